@@ -1,8 +1,8 @@
 """Durations of tests in the JUnit files that `nox -s tests` keeps, and cheaper processes and seeds.
 
 `setup_s`, `call_s` and `teardown_s` are the phases; `fixture:NAME` is the set-up of one fixture,
-without the fixtures that it requests; `compile_s` is the time that the test's own process, and not
-its children, spent on capturing, lowering and building programs.
+without the fixtures that it requests; `compile_s` is the time that the test's process, and not its
+children, spent on capturing, lowering and building programs.
 """
 
 import contextlib

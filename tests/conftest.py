@@ -1,6 +1,6 @@
 """Fixtures of the integration tests: processes, their cache, and sizes of a small model.
 
-Tests of a single package do not live here but in that package's own tests directory.
+Tests of a single package are in that package's tests directory.
 """
 
 import functools
@@ -25,7 +25,7 @@ PRELOAD = (
     "transformers.models.llama.modeling_llama",
 )
 
-# For scikit-build-core: one source and no optimization, half the time of what a user's build takes.
+# For scikit-build-core: one source and no optimization, half the time of a user's build.
 QUICK_BUILD = {"SKBUILD_CMAKE_BUILD_TYPE": "None", "SKBUILD_CMAKE_DEFINE": "CMAKE_UNITY_BUILD=ON"}
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -50,10 +50,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, cache: Path) -> Run:
-    """Runs a command of this environment in a directory of its own, with the tests' cache.
-
-    The process is forked from one that has imported `PRELOAD`. What a new interpreter imports, and
-    in which order, is a matter of `run_new`.
+    """Runs a command of this environment in a separate directory, with the tests' cache. The
+    process is forked from one that has imported `PRELOAD`. Use `run_new` to test the imports of a
+    new interpreter.
     """
 
     def run(

@@ -1,4 +1,4 @@
-"""What a user can get wrong: one sentence with the next step, exit code 2, no traceback."""
+"""Errors of users: one sentence with the next step, exit code 2, no traceback."""
 
 import importlib.util
 import json

@@ -18,7 +18,7 @@ SUBCOMMANDS = [
     for name, subcommand in sorted(read_command(package.replace("-", "_")).subcommands.items())
 ]
 
-# What gives no answer that a program would read, and why.
+# Commands without output for programs, with the reason.
 WITHOUT_JSON = {
     ("npu-compiler", "show"): "writes a page",
     ("npu-llm", "chat"): "talks; npu-llm generate answers one prompt",
@@ -36,7 +36,7 @@ WITHOUT_JSON = {
 
 
 def with_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser, and those of actions below it: `npu-llm cache rm`."""
+    """The parser, and the parsers of actions below it: `npu-llm cache rm`."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -1,4 +1,4 @@
-"""The pages of commands are those that their parsers make."""
+"""The pages of commands match their parsers."""
 
 from pages.commands import FOLDER, pages
 

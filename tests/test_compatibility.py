@@ -1,4 +1,4 @@
-"""The page of versions says what the wheels ask for."""
+"""The page of versions matches the wheels' requirements."""
 
 import re
 import tomllib

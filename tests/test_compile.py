@@ -96,7 +96,7 @@ def test_flex_attention_in_a_compiled_function_has_eagers_results_and_gradients(
         x = torch.randn(2, 32, 12, device="npu")
         weight = torch.randn(12, 48, device="npu", requires_grad=True)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # eagerly torch says how to be faster
+            warnings.simplefilter("ignore")  # eagerly torch warns about its speed
             out = run(x, weight)
         out.square().sum().backward()
         results.append([out.detach(), weight.grad])

@@ -40,7 +40,7 @@ def test_the_script_names_each_subcommand_and_its_options(written, name, shell):
 
 
 def complete(written, tmp_path, *words):
-    """What bash offers for the last of the words."""
+    """Completions of bash for the last word."""
     (tmp_path / "script.bash").write_text(written(words[0], "bash"))
     function = f"_shtab_{words[0].replace('-', '_')}"
     line = (

@@ -1,6 +1,6 @@
-"""examples/custom_op and what `npu-ops new` writes: both built, installed apart, tested unchanged.
-
-They are installed into a directory of their own, so that no other test meets their converters.
+"""examples/custom_op and the output of `npu-ops new`: both built, installed apart, tested
+unchanged. They are installed into a separate directory, so that other tests do not get their
+converters.
 """
 
 import os
@@ -80,7 +80,7 @@ def test_a_new_op_can_be_installed_editable(fresh, tmp_path, run):
 
 
 def files_of(project: Path, name: str) -> dict[str, str]:
-    """Each file's text by its path, the op's name and what the guide marks taken out."""
+    """Each file's text by its path, without the op's name and the guide's marked parts."""
     found = {}
     for file in project.rglob("*"):
         if not file.is_file() or {"__pycache__", ".pytest_cache"} & set(file.parts):
@@ -112,7 +112,7 @@ def test_the_guide_quotes_every_mark_of_the_example(root):
 
 
 def test_the_guides_commands_run_in_their_order(run, root, tmp_path):
-    """All `bash` blocks of the page; those with pip are what the other tests do."""
+    """All `bash` blocks of the page; the other tests run the blocks with pip."""
     text = (root / GUIDE).read_text()
     blocks = re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     commands = [line for block in blocks for line in block.splitlines()]

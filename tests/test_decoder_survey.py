@@ -1,4 +1,4 @@
-"""The survey of decoders: what its page says, and that a dead process costs one model only."""
+"""The survey of decoders: its page, and that a dead process costs only one model."""
 
 import os
 

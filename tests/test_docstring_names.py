@@ -1,10 +1,10 @@
 """Names in docstrings and on pages: each module, attribute and file of ours that they name exists.
 
-A full dotted name (`npu_ops.variants`, `torch.npu.memory`) is checked wherever it stands. A short
-one in backticks (`timeline.Track`) is checked where its first part is a module beside the
-docstring's own, or a name that the module itself has. A source file is looked for from the
-docstring's folder upwards, to the repository's root. What stands in double quotes is output, and
-what `python` runs is the reader's: neither is a file of ours.
+A full dotted name (`npu_ops.variants`, `torch.npu.memory`) is checked everywhere. A short one in
+backticks (`timeline.Track`) is checked if its first part is a module next to the docstring's, or a
+name that the module itself has. A source file is looked for from the docstring's folder upwards, to
+the repository's root. What stands in double quotes is output, and what `python` runs is the
+reader's: neither is a file of ours.
 """
 
 import ast
@@ -90,7 +90,7 @@ def resolves(name):
 
 
 def named(root, package, pattern):
-    """What docstrings of a package mention: the module, its file, the mention, the arguments."""
+    """Mentions in docstrings of a package: the module, its file, the mention, the arguments."""
     for module, file in modules(root):
         if module.split(".")[0] == package:
             for text, arguments in documented(file):
@@ -123,7 +123,7 @@ def test_full_dotted_names_resolve(root, package):
 
 
 def scopes(module, file):
-    """Where a short name may begin: beside a module, in it, or at the top of its package."""
+    """Modules in which a short name may begin: next to a module, in it, or atop its package."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     return {module, package, module.split(".")[0]}
 
@@ -151,7 +151,7 @@ def test_files_that_are_named_exist(root, package):
     assert missing == []
 
 
-# What pages tell a reader, changelogs apart: those name what was moved.
+# Text of pages, without changelogs, which name moved objects.
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "packages/*/README.md")
 # docs/guides/moving-from-cuda.md shows the error of a name that torch.npu does not have.
 ABSENT = {"torch.npu.cudart"}

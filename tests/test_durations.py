@@ -32,7 +32,7 @@ def build(tmp_path):
     cases = [
         case("test_bytes[a]", 4, [("setup_s", 3), ("call_s", 1), (TINY, 2.5), ("compile_s", 2)]),
         case("test_bytes[b]", 1, [("setup_s", 1), (TINY, 0.5)], place=f"{COPY}.TestCopy"),
-        # A test that fails, and whose teardown fails too, has two entries.
+        # A test has two entries if its teardown fails too.
         case("test_strides", 2, inner='<failure message="wrong" />'),
         case("test_strides", 1, [("setup_s", 0), ("call_s", 2)], inner='<error message="left" />'),
     ]

@@ -1,4 +1,4 @@
-"""The page with versions of other libraries names those that `nox -s ecosystem` installs."""
+"""The page with versions of other libraries names the ones that `nox -s ecosystem` installs."""
 
 import importlib.util
 import re

@@ -171,7 +171,7 @@ def bash_blocks(page: Path) -> str:
 
 
 def shown(folder: Path, *command: str) -> dict:
-    """What `npu-profiler COMMAND --json` finds in traces."""
+    """Findings of `npu-profiler COMMAND --json` in traces."""
     program = Path(sys.executable).with_name("npu-profiler")
     done = subprocess.run(
         [str(program), *command, "--json"], cwd=folder, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""What a newcomer types first, each in a process that has imported nothing of ours."""
+"""First commands of a newcomer, each in a process without our imports."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What needs no device is said at once: help, wrong calls, what a started model is: no torch."""
+"""Output that needs no device is quick: help, wrong calls and start-up lines import no torch."""
 
 import json
 import os
@@ -149,7 +149,7 @@ def test_what_a_model_is_says_the_same_by_the_real_device(started):
         [sys.executable, "-c", code], env=os.environ | cache, capture_output=True, check=True
     )
     quick, real = (json.loads(one) for one in (text.removesuffix("heavy: []\n"), run.stdout))
-    for answer in (quick, real):  # what is free differs from moment to moment
+    for answer in (quick, real):  # free memory differs from moment to moment
         del answer["memory"]["available_bytes"]
         for row in answer["memory"]["precisions"]:
             del row["max_context_that_fits"]

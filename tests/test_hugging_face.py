@@ -1,4 +1,4 @@
-"""transformers and accelerate with npu as their device: what they choose, and what they compute."""
+"""transformers and accelerate with npu as their device: their choices and results."""
 
 import json
 import re
@@ -66,9 +66,8 @@ def ran(run, code, environment):
 
 @pytest.fixture
 def program(run):
-    """Runs a program, by default with npu chosen; gives what it printed last, and its log.
-
-    The libraries are imported already when npu is there, as where a program imports them first.
+    """Runs a program, by default with npu chosen; returns its last output, and its log. The
+    libraries are imported before npu, as in a program that imports them first.
     """
     return lambda code, **environment: ran(run, code, environment)
 
@@ -153,7 +152,7 @@ def test_npu_is_taken_where_it_was_asked_for(program):
         assert found[name][1] == pytest.approx(found["pipeline -1"][1], abs=1e-6)
     assert found["pipeline -1"][0] == "cpu"
     assert found["auto"][0] == found["named"][0] == found["within"][0] == ["npu"]
-    assert found["split"][0] == ["meta", "npu"]  # what is left on the CPU comes when it is needed
+    assert found["split"][0] == ["meta", "npu"]  # the parts on the CPU are copied when needed
     for name in ("auto", "named", "within", "split"):
         assert found[name][1] == found["cpu"][1], name
 
@@ -188,7 +187,7 @@ print(json.dumps([is_torch_npu_available(), accelerate.Accelerator().device.type
     assert "npu: " not in log
 
 
-# What the libraries are told of npu.
+# Patches of the libraries for npu.
 TOLD = """
 import importlib.util
 from transformers import Trainer, is_torch_npu_available
@@ -360,7 +359,7 @@ ACCELERATE = ("accelerate", "launch", "--multi_gpu", "--num_processes=2", "--mai
 
 @pytest.fixture
 def two_ranks(run, tmp_path):
-    """Runs a program as two processes with npu chosen; gives what the first printed last."""
+    """Runs a program as two processes with npu chosen; returns the last output of the first."""
 
     def ran(code, *arguments, launcher=TORCHRUN):
         (tmp_path / "ranks.py").write_text(code)
@@ -539,14 +538,14 @@ def test_imports_behind_torchs_open_no_device_add_modules_of_ours_and_are_told(n
     (imported, is_open, told), log = new_program(f"{IMPORTED}{TOLD}{shown}")
     assert told == ALL_TOLD
     assert is_open is False
-    assert "npu: " not in log.split(IMPORTS_END)[0]  # torchao, where it is installed, has its own
+    assert "npu: " not in log.split(IMPORTS_END)[0]  # torchao, if installed, has separate ones
     added = set(imported) - set(without[0])
     assert "npu_runtime._C" in added
     ours = ("npu_command", "npu_ops", "npu_runtime", "npu_runtime_autoload", "torch.npu")
     assert [name for name in added if not re.match(rf"({'|'.join(ours)})(\.|$)", name)] == []
 
 
-# Times of this thread's processor inside what was added, and of the imports around it.
+# Processor times of this thread in the patches, and of the imports around them.
 COST = """
 import compileall, json, sys, time
 from pathlib import Path

@@ -37,7 +37,7 @@ def checkpoint(tmp_path_factory, tiny_llama_config) -> Path:
 
 @pytest.fixture
 def commands(checkpoint, tmp_path):
-    """Of each package a command that does its work from the start, and what it may exit with."""
+    """For each package a command that works from the start, and its possible exit codes."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     model = ["--model", str(checkpoint), "--cache-dir", str(tmp_path / "llm")]
@@ -65,7 +65,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    """The command, once its own code runs: the interpreter's start is not ours."""
+    """The command, once its code runs: the interpreter's start is not ours."""
     process = subprocess.Popen(
         [str(Path(sys.executable).parent / command[0]), *command[1:]],
         cwd=folder,

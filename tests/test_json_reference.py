@@ -40,8 +40,8 @@ SWEEP = [
 ]
 CACHES = ("npu-llm cache", "npu-compiler cache")
 
-# Where a command's keys are written: a class whose fields they are, or a function, a variable or a
-# call with dicts.
+# The source of a command's keys: the fields of a class, or a function, a variable or a call with
+# dicts.
 SOURCES = {
     "npu-llm generate": [f"{LLM}/cli/generate.py:give_answer"],
     "npu-llm describe": [f"{LLM}/cli/tasks/describe.py:document"],

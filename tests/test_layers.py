@@ -1,4 +1,4 @@
-"""What `nox -s layers` refuses, in copies of this tree with one import too many."""
+"""Refusals of `nox -s layers`, in copies of this tree with one import too many."""
 
 import os
 import shutil

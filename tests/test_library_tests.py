@@ -1,4 +1,4 @@
-"""What compares a library's own tests on two devices: planted differences show, equal runs pass."""
+"""The comparison of a library's tests on two devices: planted differences show, equal runs pass."""
 
 import sys
 

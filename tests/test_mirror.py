@@ -15,12 +15,12 @@ def files_of_tests(package: Path) -> list[Path]:
 
 
 def places(package: Path) -> dict[str, set[Path]]:
-    """For each name of a module or a folder, the folders in which its tests may stand."""
+    """For each name of a module or a folder, the possible folders of its tests."""
     found: dict[str, set[Path]] = {}
     for source in (package / "src").iterdir():
         for file in source.rglob("*.py"):
             place = file.relative_to(source)
-            if place.name == "__init__.py":  # a folder as a whole: beside it, or in it
+            if place.name == "__init__.py":  # a folder as a whole: next to it, or in it
                 place = place.parent
                 found.setdefault(place.name, set()).add(place)
             found.setdefault(place.stem, set()).add(place.parent)

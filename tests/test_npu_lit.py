@@ -1,4 +1,4 @@
-"""The NPU compiler's own tests of its passes, as models: accepted by the rules, refused mutated."""
+"""The NPU compiler's tests of its passes, as models: accepted by the rules, refused mutated."""
 
 import collections
 import json
@@ -54,7 +54,7 @@ NOT_IMPORTED = {
     "MatMul has no dilations, pads_begin, pads_end, strides": 1,
 }
 
-# Layers whose data has any type, by what the source says of it.
+# Layers with data of any type, by the source.
 UNTYPED = {
     "BatchToSpace", "Broadcast", "Bucketize", "Clamp", "Concat", "Convert", "ConvertLike",
     "ConvolutionBackpropData", "CumSum", "DeformablePSROIPooling", "EmbeddingBagOffsetsSum",
@@ -129,7 +129,7 @@ def test_all_that_the_importer_makes_is_accepted(made, generation):
 
 
 def test_operands_have_the_types_and_ranks_that_the_rules_name():
-    """Of all rows, those that no operation of OpenVINO makes too."""
+    """Rows without an operation of OpenVINO."""
     for row in ROWS:
         operands = source_rules("").layer(row["layer"])["operands"]
         for operand, text in zip(operands, row["operands"], strict=False):

@@ -1,4 +1,4 @@
-"""The survey of decoders' and single operators' programs: its page and what a run keeps."""
+"""The survey of decoders' and single operators' programs: its page and a run's kept results."""
 
 from types import SimpleNamespace
 

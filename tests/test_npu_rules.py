@@ -1,4 +1,4 @@
-"""Reading rules out of the NPU compiler's source: what counts as one, on pieces of such source."""
+"""Reading rules from the NPU compiler's source: recognition of rules in pieces of such source."""
 
 import json
 import subprocess

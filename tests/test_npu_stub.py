@@ -1,4 +1,4 @@
-"""The stub of the NPU's plugin: what its rules let pass, and breaches of them that it notices."""
+"""The stub of the NPU's plugin: cases that its rules accept, and breaches that it detects."""
 
 import fnmatch
 import json
@@ -146,7 +146,7 @@ for path, options in (
         print(error)
 """
 
-# A graph whose sizes vary, with the compiler as it is, or with one that forgets what an NPU needs.
+# A graph with dynamic sizes, with the real compiler, or with one that ignores an NPU's needs.
 VARYING = """
 import ctypes, json, os, sys
 import torch
@@ -199,7 +199,7 @@ except ProgramError as error:
     print("refused" if "Upper bounds were not specified" in str(error) else error)
 """
 
-# What a build of the driver does with memory, through its table.
+# Uses of memory by a build of the driver, through its table.
 DRIVER = """
 import ctypes, json, sys
 from npu_runtime.driver_conformance.bench import Bench
@@ -248,7 +248,7 @@ static bool is_planted(const char* name) {
   return chosen != nullptr && std::string_view(chosen) == name;
 }
 """
-# A part of the driver, its text, and what replaces it, by name of the breach.
+# A part of the driver, its text, and its replacement, by name of the breach.
 BREACHES = {
     "unaligned": (
         "openvino_imports",
@@ -281,7 +281,7 @@ def stub(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def on_stub(run, stub):
-    """Runs code in a process whose device is the stub's NPU; gives the lines that it printed."""
+    """Runs code in a process with the stub's NPU as its device; returns the printed lines."""
 
     def run_code(code: str, *arguments: str) -> list[str]:
         chosen = {"NPU_DEVICE": "NPU", "NPU_OPENVINO_LIBRARY": str(stub)}
@@ -423,7 +423,7 @@ def test_each_expected_failure_names_a_test_that_is_there(root):
 
 @pytest.fixture(scope="module")
 def driver(root, tmp_path_factory) -> Path:
-    """npu-runtime's driver as a library of its own, with all BREACHES in it."""
+    """npu-runtime's driver as a separate library, with all BREACHES in it."""
     sources, folder = root / "packages/npu-runtime/csrc", tmp_path_factory.mktemp("driver")
     texts = {part: (sources / "driver" / f"{part}.cpp").read_text() for part in PARTS}
     for part, before, after in BREACHES.values():

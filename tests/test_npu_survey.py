@@ -1,4 +1,4 @@
-"""The survey of what an NPU's compiler takes: its page."""
+"""The survey of an NPU's compiler: its page."""
 
 import npu_survey
 from npu_verdicts import Row, Verdicts

@@ -1,4 +1,4 @@
-"""What runs that library's tests: what it counts, and that failures without a reason show."""
+"""The runner of that library's tests: its counts, and that failures without a reason show."""
 
 from pathlib import Path
 

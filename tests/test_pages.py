@@ -1,4 +1,4 @@
-"""What the README and the pages tell a reader to type, typed."""
+"""Commands of the README and the pages, typed."""
 
 import re
 
@@ -76,7 +76,7 @@ def test_python_on_the_page_runs(run, run_new, root, tmp_path, page):
 def test_recipes_of_the_cookbook_run(run, root, tmp_path):
     recipes = snippets((root / "docs/cookbook.md").read_text())
     assert recipes
-    # One process for all, and names of its own for each: what most of the time goes into is torch.
+    # One process for all, and separate names for each: importing torch takes most of the time.
     script = tmp_path / "recipes.py"
     lines = [
         f"exec(compile({one!r}, 'recipe {n}', 'exec'), {{}})" for n, one in enumerate(recipes, 1)

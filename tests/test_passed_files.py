@@ -176,7 +176,7 @@ def test_generate_passes_the_files_of_its_list(root, passed):
 @pytest.mark.long
 def test_chat_and_serve_pass_the_files_of_their_lists(root, tmp_path, passed, run):
     start = ("-m", "npu_llm.cli", "generate", "--greedy", "--max-new-tokens", "2", "Hi")
-    passed(*start)  # the lists are those of a later start
+    passed(*start)  # the lists are of a later start
     (tmp_path / "chat.py").write_text(CHAT)
     assert_passed_in_order(listed(root, "npu-llm chat"), passed("chat.py"))
     (tmp_path / "serve.py").write_text(SERVE)

@@ -1,4 +1,4 @@
-"""What stands in the way of a release, in trees that are made for it; and the ends of ranges."""
+"""Problems that prevent a release, in trees for this test; and the ends of ranges."""
 
 import dataclasses
 import subprocess

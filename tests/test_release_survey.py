@@ -1,4 +1,4 @@
-"""The survey of transformers' releases: what counts as a change, and the page."""
+"""The survey of transformers' releases: the definition of a change, and the page."""
 
 import pytest
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-# A value that each variable cannot have, and the code of what is said. `{file}` is a file and
+# An invalid value of each variable, and the code of its error. `{file}` is a file and
 # `{folder}` a folder. Without a code any text is a value: of the lists all are patterns.
 WRONG = {
     "NPU_ATTACH": ("banana", "bad-setting"),

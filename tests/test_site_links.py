@@ -1,4 +1,4 @@
-"""The walk of the built pages notices what is planted, and nothing on pages that are whole."""
+"""The check of the built pages finds planted faults, and none on correct pages."""
 
 import pytest
 

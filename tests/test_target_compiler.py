@@ -10,7 +10,7 @@ from npu_compiler.errors import TargetError
 
 
 class Machine:
-    """What a machine has, and what its package manager and pip answer."""
+    """The software of a machine, and the results of its package manager and pip."""
 
     def __init__(self):
         self.has_wine = self.has_release = True

@@ -1,4 +1,4 @@
-"""The survey of tasks: what its page says, and that its table names what there is."""
+"""The survey of tasks: its page, and that its table names existing classes."""
 
 import pytest
 import transformers

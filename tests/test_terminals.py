@@ -1,4 +1,4 @@
-"""What commands print in terminals of three widths, with and without colour and UTF-8."""
+"""Output of commands in terminals of three widths, with and without colour and UTF-8."""
 
 import fcntl
 import json
@@ -80,7 +80,7 @@ def shown(words, width, environment, typed=(), start=subprocess.Popen):
                 width, line = waiting.pop(0)
                 resize(terminal, width)
                 os.write(terminal, line)
-    except OSError:  # Linux says EIO when the other side has gone
+    except OSError:  # Linux returns EIO after the other side has closed
         pass
     os.close(terminal)
     assert process.wait(60) == 0, output
@@ -160,7 +160,7 @@ def url():
 
 
 def screen(text):
-    """What a terminal shows in the end, however wide it is."""
+    """The final screen of a terminal of any width."""
     lines, column = [""], 0
     for number, control, sign in _CONTROL_OR_SIGN.findall(text):
         line = lines[-1]
@@ -176,7 +176,7 @@ def screen(text):
         elif control == "K":
             lines[-1] = line[:column]
         else:
-            assert control in "mhl", control  # styles, and how readline takes what is pasted
+            assert control in "mhl", control  # styles, and readline's mode for pasted text
     return "\n".join(lines)
 
 

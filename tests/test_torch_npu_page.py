@@ -1,4 +1,4 @@
-"""The page of torch_npu's names is what its script makes of the modules."""
+"""The page of torch_npu's names matches its script's output."""
 
 from pages.torch_npu import PAGE, page
 

@@ -1,6 +1,6 @@
 """The example wheel examples/toy_driver: built, installed apart, tested, and PyTorch run on it.
 
-It is installed into a directory of its own, not into the environment: an installed vendor's driver
+It is installed into a separate directory, not into the environment: an installed vendor's driver
 comes before OpenVINO, and would serve every other test.
 """
 

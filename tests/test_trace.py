@@ -22,7 +22,7 @@ def test_trace_of_an_answer_holds_python_ops_and_programs(run, tmp_path):
     assert any("mm" in event["name"] for event in spans)
     assert any(category and "program" in category for category in categories), categories
     assert all(event["dur"] >= 0 for event in spans)
-    # One clock: whatever ran lies between the first and the last moment of the process.
+    # One clock: all events are between the first and the last moment of the process.
     first = min(event["ts"] for event in spans)
     last = max(event["ts"] + event["dur"] for event in spans)
     assert 0 < last - first < 300e6

@@ -1,4 +1,4 @@
-"""The five wheels' metadata: what pip sees, and what a type checker finds in them."""
+"""The five wheels' metadata: for pip, and for a type checker."""
 
 import importlib.metadata
 import importlib.util

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-# `losses(accelerator, ...)`: what a Trainer computes. Its batches are the same whatever processes
+# `losses(accelerator, ...)`: the results of a Trainer. Its batches are the same whatever processes
 # share them, for Lightning shuffles with a sampler of its own unless it is told not to.
 START = """
 import json, os, sys, torch
@@ -162,7 +162,7 @@ def test_fabric_has_the_losses_of_the_cpu_and_its_checkpoints(program):
     (cpu, npu, half, auto), log = program(FABRIC)
     assert npu == ["npu:0", True, pytest.approx(cpu[2], abs=1e-5)]
     assert half == ["npu:0", True, pytest.approx(cpu[2], abs=2e-2)]
-    # This process uses npu by then, as its own choice.
+    # This process uses npu by then, by choice.
     assert auto[0] == "npu:0"
     assert "npu where no device is named: this process uses it already" in log
 

@@ -1,7 +1,6 @@
-"""What only an NPU can show: one test for each open row of docs/verification/index.md.
-
-`nox -s hardware` runs them. What is measured goes into the report as properties; what is right or
-wrong is asserted. `NPU_DEVICE=CPU nox -s hardware` tries the tests themselves on any machine.
+"""Tests that need an NPU: one for each open row of docs/verification/index.md. `nox -s hardware`
+runs them. Measurements go into the report as properties; correctness is asserted. `NPU_DEVICE=CPU
+nox -s hardware` tries the tests themselves on any machine.
 """
 
 import subprocess
@@ -28,7 +27,7 @@ ARCHITECTURES = ("qwen3", "bert", "vit", "resnet", "whisper", "t5", "clip")
 
 @pytest.fixture(autouse=True)
 def device(record_property: Callable[[str, object], None]) -> None:
-    """Says in the report what served."""
+    """Records the serving device in the report."""
     record_property("device", npu_runtime.device_info().full_name)
 
 

@@ -1,4 +1,4 @@
-"""Draws, makes and judges malformed calls; prints what was found, exits with 1 for a finding."""
+"""Draws, makes and judges malformed calls; prints findings, and exits with 1 if there are any."""
 
 from __future__ import annotations
 

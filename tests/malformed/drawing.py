@@ -88,7 +88,7 @@ _KINDS = (
     (r"\bstr\b|string", "text"),
     (r"\bint\b|\bfloat\b|\bbool\b|number|SymInt", "number"),
 )
-# These say how much work is asked for: with a number without bound that is what a call does.
+# These set the amount of work: with an unbounded number a call does that much.
 _AMOUNTS = re.compile(
     r"times|repeats|warm|new_tokens|length|budget|seconds|interval|count|size$|sizes|most_us|"
     r"least_us|limit|n$|max_|steps|samples|rows|stride|window|poll"
@@ -104,9 +104,8 @@ class Call:
         subject: the entry point or command, as text.
         arguments: expressions, by position.
         named: expressions, by name.
-        words: of a command.
-        stdin: what a command reads: "null", "closed" or "garbage".
-        stdout: where a command writes: "file", "full" or "closed".
+        words: of a command. stdin: input of a command: "null", "closed" or "garbage". stdout:
+            output of a command: "file", "full" or "closed".
         is_kind_wrong: whether an argument is of another kind than its annotation.
     """
 
@@ -301,7 +300,7 @@ def draw_calls(
 def draw_commands(
     table: Sequence[Command], variables: Sequence[str], *, count: int, first_seed: int
 ) -> list[Batch]:
-    """Commands, each in a process of its own, a quarter of them under a bad variable."""
+    """Commands, each in a separate process, a quarter of them with a bad variable."""
     calls = _shared_out(_commands, table, count, first_seed)
     environments = _drawn(_environments(variables, 4), count, first_seed)
     return [Batch((call,), environments[index]) for index, call in enumerate(calls)]

@@ -1,4 +1,4 @@
-"""Which public entry points there are: found in the reference pages, signatures and parsers."""
+"""Public entry points, found in the reference pages, signatures and parsers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Command", "Entry", "Parameter", "commands", "entry_points", "variabl
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-# Documented by pages of their own, or reached as attributes of what the pages document.
+# Documented on separate pages, or attributes of documented objects.
 _FURTHER = ("npu_ops.variants",)
-# What a page documents and nobody calls, by a pattern of the whole name.
+# Documented names that are not called, by a pattern of the whole name.
 _NOT_CALLED = {
     r"npu_ops\.(fused|sparse_attention)\.": "formulas in torch: the ops of torch.ops.npu are drawn",
     r"npu_ops\.debugging\.Op\w+\.(take|leave)$": "torch's dispatch calls them",

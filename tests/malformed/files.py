@@ -1,6 +1,5 @@
-"""The files that malformed calls are made among: good ones, damaged ones, and what is no file.
-
-They are written by a process of its own, because it uses the device.
+"""Files for malformed calls: good ones, damaged ones, and other paths. A separate process writes
+them, because it uses the device.
 """
 
 from __future__ import annotations

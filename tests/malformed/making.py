@@ -1,4 +1,4 @@
-"""Makes the calls of a batch in a process forked off this one, in a folder of its own.
+"""Makes the calls of a batch in a process forked from this one, in a separate folder.
 
 This process imports what all need and opens no device, so that a fork is as good as a new process
 and costs no imports. A batch's process writes what each call ended with before it makes the next;
@@ -54,10 +54,9 @@ class Maker:
     """Makes batches, some at a time.
 
     Args:
-        files: a folder that each batch gets a copy of to stand in.
-        place: where those copies are.
+        files: a folder; each batch runs in a copy of it. place: folder of the copies.
         jobs: processes at a time.
-        patience_s: what a call may take before it gets Ctrl-C; twice that before it is killed.
+        patience_s: time of a call before it gets Ctrl-C; twice that before it is killed.
     """
 
     def __init__(self, files: Path, place: Path, *, jobs: int, patience_s: float) -> None:
@@ -68,7 +67,7 @@ class Maker:
         self._number = 0
 
     def make(self, batches: Sequence[Batch], each: Callable[[Call, Outcome, Batch], None]) -> None:
-        """Makes all calls; `each` is told of every end."""
+        """Makes all calls; `each` is called with every outcome."""
         waiting = list(reversed(batches))
         running: list[_Running] = []
         while waiting or running:
@@ -104,18 +103,18 @@ class Maker:
         return _Running(batch, place, pid, done, since=time.monotonic())
 
     def _look(self, one: _Running) -> Outcome | None:
-        """How a process ended, or None while it runs."""
+        """The exit code of a process, or None while it runs."""
         ended, status, _ = os.wait4(one.pid, os.WNOHANG)
         if ended:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(one.pid, signal.SIGKILL)  # what it started and left
+                os.killpg(one.pid, signal.SIGKILL)  # its remaining child processes
             code = os.waitstatus_to_exitcode(status)
             shown = (one.place / "stderr").read_bytes().decode(errors="replace")[-_KEPT_TEXT:]
             if code < 0:
                 kind = "hang" if one.is_told and -code == signal.SIGKILL else "signal"
                 return Outcome(kind, text=shown, code=code)
             if one.is_told and code == 130:
-                code = 0  # Ctrl-C ended what it was to do for long
+                code = 0  # Ctrl-C ended a long task
             return Outcome("exit", text=shown, code=code)
         count = len(_read(one.place)) if one.batch.calls[0].entry else 0
         now = time.monotonic()
@@ -254,7 +253,7 @@ def _make(call: Call) -> Outcome:
         except KeyboardInterrupt as error:
             kind = "waited" if _reads_fifo(call) else "slow"
             return Outcome(kind, text=_stack(error))
-        except BaseException as error:  # noqa: BLE001  # it is what is judged
+        except BaseException as error:  # noqa: BLE001  # it is judged
             return _raised(error)
 
 

@@ -27,7 +27,7 @@ class UnreachedError(Exception):
 
 
 class CallersError(Exception):
-    """What a callable of the caller raises."""
+    """The error of a callable of the caller."""
 
 
 def argument(annotation: str, name: str, subject: str) -> Any:
@@ -70,11 +70,11 @@ def module() -> torch.nn.Module:
 
 
 def raises(*_: Any, **__: Any) -> NoReturn:
-    """A callable whose error is its caller's."""
+    """A callable with an error that belongs to its caller."""
     raise CallersError("the caller's own")
 
 
-class number_that_raises:  # it stands where a value does
+class number_that_raises:  # it takes the place of a value
     """Says that it is a number, and is none."""
 
     def __index__(self) -> int:

@@ -1,4 +1,4 @@
-"""What a malformed call may end with, and what is a finding.
+"""Allowed outcomes of malformed calls, and findings.
 
 A call may succeed, or raise what docs/reference/errors lists: an exception with one of its
 codes, as the attribute `code` or, where it passed through PyTorch, at the end of its text. Beside
@@ -51,7 +51,7 @@ _DEVICE_NAME = re.compile(
 )
 
 
-# The program that a command runs has its own tracebacks, and its own end at a closed output.
+# The program that a command runs has separate tracebacks, and a separate end at a closed output.
 _PROGRAM = re.compile(r'File "[^"]*(script|raises|syntax)\.py"|SyntaxError: ')
 RAISING_SCRIPT = "raises.py"
 _EXIT_OF_RAISES = 3
@@ -60,7 +60,7 @@ _BEHIND = re.compile(r"in run\n    sys\.stdout\.flush|OSError: \[Errno 28\]")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call ended with.
+    """The outcome of a call.
 
     Attributes:
         kind: "ok", "raised", "exit", "signal", "slow" (Ctrl-C ended it), "waited" (so it did, for
@@ -89,7 +89,7 @@ def codes() -> set[str]:
 def finding_of_call(
     subject: str, outcome: Outcome, listed: set[str], *, is_kind_wrong: bool
 ) -> str | None:
-    """Why the end of a Python call is not what may be, or None."""
+    """The reason why the outcome of a Python call is not allowed, or None."""
     if outcome.kind in ("ok", "skipped", "waited") or outcome.is_callers:
         return None
     if outcome.kind != "raised":
@@ -122,7 +122,7 @@ def finding_of_call(
 
 
 def finding_of_command(outcome: Outcome, programs: Sequence[str] | None) -> str | None:
-    """Why the end of a command is not what may be, or None.
+    """The reason why the outcome of a command is not allowed, or None.
 
     Args:
         outcome: of the command.

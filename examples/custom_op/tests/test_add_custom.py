@@ -11,7 +11,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def reference(x: torch.Tensor, y: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
-    """What the op computes, in plain torch on the CPU."""
+    """The op's computation, in plain torch on the CPU."""
     left, right = x.detach().cpu().double(), y.detach().cpu().double()
     return (left + alpha * right).to(x.dtype)
 

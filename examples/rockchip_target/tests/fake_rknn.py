@@ -1,4 +1,4 @@
-"""Stands for rknn.api: the text of the model file says what it does."""
+"""Replaces rknn.api: the text of the model file determines its behaviour."""
 
 import os
 import time

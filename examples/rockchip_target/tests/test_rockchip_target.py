@@ -56,7 +56,7 @@ def home(tmp_path, monkeypatch):
 
 
 def _compile(does, monkeypatch):
-    """Compiles a graph of one call, whose ONNX file has a text that the fake reads."""
+    """Compiles a graph of one call; its ONNX file has a text that the fake reads."""
     monkeypatch.setattr(compiler, "write_onnx", lambda program, path: path.write_text(does))
     module = make_fx(lambda x: (x * 2,), tracing_mode="fake")(torch.ones(2, 3))
     program = GraphProgram(name="net", module=module, constants={})

@@ -27,7 +27,7 @@ from npu_compiler.programs import compile_options, load_tolerant
 from npu_compiler.target_compiler import targets
 from npu_runtime import device_info
 
-# What the rules refuse without sizes that vary, which the device NPU never sees.
+# Refusals of the rules without dynamic sizes, which the device NPU never gets.
 NO_EQUAL_FORM = frozenset({"Tan (opset1)"})
 
 # Largest relative error of a single op against eager, by the precision that is computed in.
@@ -37,13 +37,13 @@ TOLERANCE = {
     torch.bfloat16: 2e-2,
 }
 
-# Imported once for all child processes of a worker: what torch.compile imports, and OpenVINO.
+# Imported once for all child processes of a worker: the imports of torch.compile, and OpenVINO.
 PRELOAD = ("torch._dynamo", "torch._functorch.aot_autograd", "openvino.opset15")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs of tests are kept for one run, and never beside the user's."""
+    """Programs of tests are kept for one run, apart from the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path_factory.mktemp("programs")))
         yield
@@ -170,7 +170,7 @@ def lowers(on_npu: bool, for_npu: bool) -> Callable[..., Lowered]:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled function and what was recorded about it so far."""
+    """A compiled function and its records so far."""
 
     function: Callable[..., Any]
     records: list[GraphRecord]
@@ -189,7 +189,7 @@ class Compiled:
 
 @pytest.fixture
 def compiled() -> Iterator[Callable[..., Compiled]]:
-    """Compiles by torch.compile(backend="npu") and collects what happens until the test ends."""
+    """Compiles by torch.compile(backend="npu") and collects events until the test ends."""
     with collecting() as records:
 
         def make(function: Callable[..., Any], **options: Any) -> Compiled:
@@ -234,7 +234,7 @@ def close() -> Callable[..., None]:
 
 @pytest.fixture
 def overflowing_gemma() -> torch.nn.Module:
-    """A Gemma whose scaled embeddings overflow in float16; its vocabulary has 50 tokens."""
+    """A Gemma with scaled embeddings that overflow in float16; its vocabulary has 50 tokens."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.GemmaConfig(
@@ -254,7 +254,7 @@ def _precision(inputs: tuple[torch.Tensor, ...]) -> torch.dtype:
 
 @pytest.fixture(scope="session")
 def fake_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library with the interface of Intel's NPU compiler; option FAKE says what it does."""
+    """A library with the interface of Intel's NPU compiler; option FAKE sets its behaviour."""
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
     library = tmp_path_factory.mktemp("fake") / "libfake_vcl.so"
@@ -282,7 +282,7 @@ def installed(fake_library: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def fake_vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The vendor of another wheel, whose programs torch computes in float16."""
+    """The vendor of another wheel; torch computes its programs in float16."""
     value = "fake_vendor:FakeVendor"
     entry = EntryPoint("fake", value, targets.GROUP)
     monkeypatch.syspath_prepend(str(Path(__file__).with_name("target_compiler")))

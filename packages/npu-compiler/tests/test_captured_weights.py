@@ -1,4 +1,4 @@
-"""Compiled models in captured graphs whose weights change after the capture."""
+"""Compiled models in captured graphs, with weights that change after the capture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What half precision does to models that are known to suffer from it, and what mends them."""
+"""Effects of half precision on models that are known to suffer from it, and their fixes."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_model_in_another_dtype_is_an_error():
 
 @pytest.fixture
 def planted(tmp_path):
-    """A saved program whose norm overflows in half precision."""
+    """A saved program with a norm that overflows in half precision."""
     torch.manual_seed(0)
     model = Planted().eval()
     with torch.no_grad():

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.fixture(autouse=True)
 def _fresh_cache():
     """Inductor would take code that it wrote for the same graph before."""
-    # The processor's own list of instructions is enough: no program is built to try each.
+    # The processor's list of instructions is enough: no program is built to try each.
     with fresh_cache(), torch._inductor.config.patch({"cpp.vec_isa_ok": True}):
         yield
 

@@ -1,4 +1,4 @@
-"""quantize_model: which layers are replaced, and by what."""
+"""quantize_model: replaced layers and their replacements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compiled optimizer's step: weights as eager's, in their own memory, and no compile per step."""
+"""A compiled optimizer's step: weights as eager's, in the same memory, and no compile per step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIMIZERS = {
     "adamw": (torch.optim.AdamW, {}),
 }
 
-# What torch itself imports and reads while it traces.
+# Imports and files that torch itself reads during tracing.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),
@@ -39,7 +39,7 @@ class Training:
 
 
 def pair(name, rate):
-    """Two trainings from the same weights, each with a rate of its own."""
+    """Two trainings from the same weights, each with a separate rate."""
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     rates = [rate.clone() if isinstance(rate, torch.Tensor) else rate for _ in range(2)]
     return Training(copy.deepcopy(model), name, rates[0]), Training(model, name, rates[1])

@@ -1,4 +1,4 @@
-"""Options of torch.compile: what is taken, and how errors read."""
+"""Options of torch.compile: accepted values, and errors."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def convert_twice(ctx, x):
     return ops.add(ctx.get(x), ctx.get(x))
 """
 
-# Compiles a call of twice for each named wheel, and prints what ran eagerly.
+# Compiles a call of twice for each named wheel, and prints the calls that ran eagerly.
 USE = """
 import sys, torch
 sys.path.insert(0, {place!r})
@@ -46,7 +46,7 @@ print([f"{{node.op}}: {{node.reason}}" for record in records for node in record.
 
 
 def write_wheel(place: Path, name: str, converter: str) -> None:
-    """What pip would have installed of a wheel with an op and its converter."""
+    """The installed files of a wheel with an op and its converter."""
     (place / f"{name}.py").write_text(OPS.format(name=name))
     (place / f"{name}_converter.py").write_text(converter)
     info = place / f"{name}-1.5.dist-info"

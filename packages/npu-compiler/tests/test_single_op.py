@@ -1,4 +1,4 @@
-"""Single ops as programs, chosen by npu_ops, against the CPU; and what the commands say."""
+"""Single ops as programs, chosen by npu_ops, against the CPU; and output of the commands."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Models of single ops in OpenVINO's NPU plugin, which compiles them for the CPU here.
 
-It shows that the plugin for NPUs takes them; what an NPU's own compiler says needs an NPU.
+It shows that the plugin for NPUs accepts them; the verdict of an NPU's compiler needs an NPU.
 """
 
 import pytest

@@ -125,7 +125,7 @@ LOSSES = {
 
 
 class Together(nn.Module):
-    """Models side by side, each with an input and an output of its own, as one model."""
+    """Models side by side, each with a separate input and output, as one model."""
 
     def __init__(self, models):
         super().__init__()

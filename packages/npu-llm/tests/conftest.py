@@ -94,7 +94,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 # Those that the installed transformers has.
 PRESENT = sorted(name for name, (kind, _) in ARCHITECTURES.items() if hasattr(transformers, kind))
-# Models that keep states: all their layers, some of them, beside attention in each; RWKV takes one
+# Models with states: in all layers, in some, or next to attention in each; RWKV takes one
 # row, and the heads of Qwen3-Next's states share keys.
 WITH_STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": (
@@ -162,8 +162,8 @@ class Shared:
     """Checkpoints and compiled models that all processes of a test run share.
 
     A checkpoint is written by the first process that requests it. A model is compiled by the first
-    that loads it; the others copy the entries into a compile cache of their own, so that no process
-    sees what another one writes later.
+    that loads it; the others copy the entries into a separate compile cache, so that a process does
+    not see later writes of another.
     """
 
     root: Path
@@ -269,12 +269,12 @@ class _Port:
 
 
 class NpuwProgram:
-    """A program that OpenVINO's NPU plugin compiled, for its CPU path: what npu_runtime's shows."""
+    """A program that OpenVINO's NPU plugin compiled, for its CPU path, like one of npu_runtime."""
 
     loaded_from_cache = False
 
     def __init__(self, path: Path) -> None:
-        # The plugin hands parts of a model half precision, unless it is told not to.
+        # The plugin computes parts of a model in half precision by default.
         options = {
             "NPU_USE_NPUW": "YES",
             "NPUW_DEVICES": "CPU",
@@ -323,7 +323,7 @@ def openvino_pipeline() -> str:
 
 @pytest.fixture(scope="session")
 def logit_tolerance() -> float:
-    """How far logits of float32 may be off: more where keys and values are kept in fewer bits."""
+    """Tolerance of float32 logits: larger if keys and values are kept in fewer bits."""
     return 1e-4 if cache_dtype(PRECISIONS["float32"]) is torch.float32 else 2e-2
 
 
@@ -391,7 +391,7 @@ def save_speaker(
 
     Args:
         folder: where to save both.
-        before: what the chat template begins with.
+        before: the beginning of the chat template.
         context: tokens that the model takes.
         logits: how many it has beyond the tokenizer's.
         sizes: of the configuration, where they differ.
@@ -420,7 +420,7 @@ def save_speaker(
 
 @pytest.fixture(scope="session")
 def saved_speaker(shared):
-    """saved_speaker(**how): the shared folder of what `save_speaker` writes."""
+    """saved_speaker(**how): the shared folder that `save_speaker` writes."""
 
     def get(**how: Any) -> Path:
         # A template is long, and has letters that a path must not have.

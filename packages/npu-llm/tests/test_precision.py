@@ -61,7 +61,7 @@ def test_names_of_dtypes_are_torchs(name):
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_activations_are_quantized_beside_compressed_weights_only(name):
     options = compile_options(PRECISIONS[name])
-    if device_info().device.startswith("NPU"):  # whose plugin knows no such property
+    if device_info().device.startswith("NPU"):  # its plugin does not know such a property
         assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in options
         return
     expected = "64" if name in ("file", "int8", "int4") else "0"

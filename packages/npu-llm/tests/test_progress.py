@@ -40,7 +40,7 @@ def test_modules_are_counted_over_all_runs_and_hooks_are_gone():
     seen = []
     with counted_modules(model, lambda share, doing: seen.append((share, doing)), runs=2) as count:
         model(torch.zeros(2))
-        count(model)  # a copy of what ran
+        count(model)  # a copy of the run code
     assert seen == [
         (0.25, "module 1 of 4, 0"),
         (0.5, "module 2 of 4, 1.0"),

@@ -79,7 +79,7 @@ def encode(tokenizer, text, name):
 
 @pytest.fixture(scope="module")
 def expected(reference, tokenizer):
-    """expected(name): a prompt's inputs, and what transformers makes of them."""
+    """expected(name): a prompt's inputs, and transformers' results."""
     known = {}
 
     def get(name):
@@ -120,7 +120,7 @@ def test_greedy_tokens_equal_those_of_transformers(expected, pipelines, name, pi
 
 @pytest.fixture(scope="module")
 def book(reference, tokenizer):
-    """A prompt of 3,000 tokens that do not repeat, and what transformers makes of it."""
+    """A prompt of 3,000 tokens that do not repeat, and transformers' result."""
     lines = (f"Ship {n} carried {n * 7 % 91} crates to harbour {n * 13 % 37}." for n in range(400))
     ids = tokenizer("\n".join(lines), return_tensors="pt")["input_ids"][:, :3000]
     assert ids.shape[1] == 3000

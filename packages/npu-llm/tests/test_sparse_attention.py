@@ -30,7 +30,7 @@ def load(folder):
     made = {}
 
     def get(sparse_attention=None, **how):
-        how.setdefault("pipeline", "kernels")  # an NPU's own has no blocks of keys
+        how.setdefault("pipeline", "kernels")  # an NPU's cache has no blocks of keys
         key = (sparse_attention, *how.items())
         if key not in made:
             made[key] = npu_llm.load(
@@ -185,7 +185,7 @@ def test_other_numbers_are_refused_before_anything_is_read(tmp_path):
     assert caught.value.code == "sparse-attention"
 
 
-# What it loses
+# Its loss
 
 
 def test_the_loss_is_of_tokens_that_are_read_one_by_one(load, encode_by):

@@ -5,8 +5,8 @@ import inspect
 import pytest
 import torch
 
-# Through the NPU plugin: one whose attention is taken apart, one with windows whose scores are bent
-# so that its cache is joined, one that counts along its mask, one with experts.
+# Through the NPU plugin: one whose attention is taken apart, one with windows and bent scores, so
+# that its cache is joined, one that counts along its mask, one with experts.
 ON_NPU_PLUGIN = ("bloom", "gemma2", "llama", "qwen3_moe")
 
 
@@ -50,7 +50,7 @@ def test_logits_of_a_padded_batch_equal_those_of_transformers(
     mask = torch.ones_like(ids)
     mask[0, :5] = 0
     mask[2, :1] = 0
-    # Some models count positions over the padding unless they are told; generate tells them.
+    # Some models count positions over the padding by default; generate passes positions.
     arguments = {"attention_mask": mask}
     if "position_ids" in inspect.signature(pair.reference.forward).parameters:
         arguments["position_ids"] = (mask.cumsum(-1) - 1).clamp_min(0)

@@ -29,7 +29,7 @@ def none(count):
     return (None,) * count
 
 
-# The op, arguments that end the process on the CPU, and what the message says.
+# The op, arguments that end the process on the CPU, and a part of the message.
 WRONG = [
     (aten.native_batch_norm, (of(2, 3), *none(4), False, 0.0, 0.0), "`running_mean` and"),
     (aten.native_batch_norm, (of(2, 3), of(2), *none(3), True, 0.0, 0.0), "`weight` must hold one"),

@@ -1,4 +1,4 @@
-"""Which ops autocast casts, against torch's own lists for CUDA, op by op."""
+"""Ops that autocast casts, against torch's lists for CUDA, op by op."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 LOWER = (torch.float16, torch.bfloat16)
-# On CUDA alone: cuDNN's own ops, and what torch itself no longer has.
+# Only on CUDA: cuDNN's ops, and ops that torch itself no longer has.
 ELSEWHERE = {"cudnn_convolution", "cudnn_convolution_transpose"}
 lower = parametrize("dtype", LOWER)
 
@@ -21,7 +21,7 @@ lower = parametrize("dtype", LOWER)
 class TestAutocastLists(TestAutocast):
     def check(self, rows, run_as, module, dtype, **options):
         for row in rows:
-            op, arguments, *rest = row  # what follows are keywords, or that the row is left out
+            op, arguments, *rest = row  # the rest are keywords, or marks that the row is left out
             keywords = rest[0] if rest and isinstance(rest[0], dict) else {}
             if op in ELSEWHERE or (rest and rest[0] and not keywords):
                 continue

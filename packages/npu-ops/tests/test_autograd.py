@@ -80,7 +80,7 @@ def test_gradcheck(function):
     assert torch.autograd.gradgradcheck(call, (x,))
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own decompositions
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's decompositions
 def test_forward_mode_and_vmap():
     x = torch.randn(3, device="npu")
     value, tangent = torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),))

@@ -222,7 +222,7 @@ def test_an_op_that_was_taken_back_may_be_defined_again_with_other_arguments():
         library = defined("op(Tensor(a!) x) -> ()", add_one)
         torch.ops.npu_test_again.op(x)
         library._destroy()
-        # What is defined in between may lie where the first one was.
+        # An object defined in between may be at the first one's address.
         other = torch.library.Library("npu_test_other", "DEF")
         other.define("op(int a) -> int")
         library = defined("op(int a, Tensor x, Tensor y) -> Tensor", lambda a, x, y: a * x + y)

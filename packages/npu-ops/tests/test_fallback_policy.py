@@ -1,4 +1,4 @@
-"""What may run on the host: strict mode, forced ops, and the log at first use."""
+"""Policy of host ops: strict mode, forced ops, and the log at first use."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Hot kernels: what they serve; everything else takes the boxed road to the same result."""
+"""Hot kernels: calls that they serve; all others take the boxed path to the same result."""
 
 import pytest
 import torch

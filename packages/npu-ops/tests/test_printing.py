@@ -1,4 +1,4 @@
-"""What print shows of npu tensors: the values as on the CPU, and the device."""
+"""Printed npu tensors: the values as on the CPU, and the device."""
 
 import pytest
 import torch

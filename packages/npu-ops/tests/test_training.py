@@ -52,7 +52,7 @@ def gpt2():
 
 
 def losses_of(model, batches, device):
-    """Losses of one step per batch. The dropout's draws come from the device's own generator."""
+    """Losses of one step per batch. The dropout draws from the device's generator."""
     model = copy.deepcopy(model).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(1)

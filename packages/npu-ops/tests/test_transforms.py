@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-# torch scripts its own formulas for forward mode, and says that scripting is to go.
+# torch scripts its formulas for forward mode, and warns that scripting is deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 
 X = torch.tensor([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]])

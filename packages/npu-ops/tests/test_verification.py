@@ -1,4 +1,4 @@
-"""verify_correctness: what it measures, and what it finds wrong."""
+"""verify_correctness: its measures, and its findings."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the tests share: running a program under the command, and the schema of a Chrome trace."""
+"""Common parts: running a program under the command, and the schema of a Chrome trace."""
 
 import gzip
 import json
@@ -98,7 +98,7 @@ def relu_model(tmp_path):
 
 @pytest.fixture
 def run_python(tmp_path):
-    """Runs `python` with arguments in a directory of its own."""
+    """Runs `python` with arguments in a separate directory."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -148,7 +148,7 @@ def start_forked(tmp_path):
 
 @pytest.fixture
 def run_lines(run_forked, tmp_path):
-    """Runs a program's text in a process of its own, and returns what it printed by lines."""
+    """Runs a program's text in a separate process, and returns its output by lines."""
 
     def run(source: str) -> list[str]:
         program = tmp_path / "body.py"
@@ -163,9 +163,8 @@ def run_lines(run_forked, tmp_path):
 
 @pytest.fixture
 def run_trace(run_python, run_forked, tmp_path, check_schema):
-    """Runs a script's text under `npu-profiler trace`, and checks the schema of what it wrote.
-
-    With `is_new` the process is a new interpreter, so that the script is what imports torch.
+    """Runs a script's text under `npu-profiler trace`, and checks the schema of its trace. With
+    `is_new` the process is a new interpreter, so that the script imports torch.
     """
 
     def run(
@@ -280,7 +279,7 @@ def _check_flows(events, slices):
 
 @pytest.fixture
 def write_trace(tmp_path) -> Callable[..., Path]:
-    """Writes what happened as a trace, in the way that a recording does."""
+    """Writes events as a trace, like a recording."""
 
     def write(
         *,

@@ -22,7 +22,7 @@ JITTER = (0, 7, 3, 9, 1, 5, 8, 2)
 @pytest.fixture
 def samples(write_trace):
     def take(*times, calls=1, steps=True):
-        """Steps with so many calls of aten::mm, whose time is given step by step."""
+        """Steps with this many calls of aten::mm, with the time given step by step."""
         slices = []
         for at, time in enumerate(times):
             start = at * 100_000

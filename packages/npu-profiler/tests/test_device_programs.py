@@ -121,7 +121,7 @@ with sim.delay(50_000, 60_000, seed=1):
     assert {(e["pid"], e["tid"]) for e in waits} == {rows["w0"], rows["w1"]}
 
 
-# Sixteen million numbers: a program that takes long enough for its layer to be told.
+# Sixteen million numbers: a program that takes long enough for its layer to be reported.
 LAYERED = (
     LOAD.replace("model.xml", "large.xml")
     + """

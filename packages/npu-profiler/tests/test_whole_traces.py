@@ -50,7 +50,7 @@ def test_training_in_four_threads_has_every_op_module_and_arrow_on_its_thread(ru
     backward = [e["name"] for e in slices]
     for node in ("AddmmBackward0", "TanhBackward0", "SumBackward0"):
         assert backward.count(node) == {"AddmmBackward0": 24}.get(node, 12)
-    # An arrow for each node of the graph but those that only put gradients in their place.
+    # An arrow for each node of the graph except the ones that only accumulate gradients.
     arrows = traced.names("s", "fwdbwd")
     assert len(arrows) == len(traced.names("f", "fwdbwd")) >= 48
     values = [e["args"]["allocated_bytes"] for e in traced.events("C")]

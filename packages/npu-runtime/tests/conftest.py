@@ -55,7 +55,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def device_count() -> int:
-    """How many devices the environment of this run asks for."""
+    """The number of devices that the environment of this run requests."""
     return DEVICES
 
 
@@ -107,7 +107,7 @@ def add_one_model() -> ov.Model:
 
 @pytest.fixture
 def delayed() -> Iterator[None]:
-    """Enqueued work takes up to a millisecond on the simulated device, elsewhere what it takes."""
+    """Enqueued work takes up to a millisecond on the simulated device, elsewhere its real time."""
     with sim.delay(0, 1000, seed=7):
         yield
 
@@ -148,7 +148,7 @@ def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @dataclass
 class Trace:
-    """An exported chrome trace, by what its events are."""
+    """An exported chrome trace, by kind of event."""
 
     rows: dict[tuple[int, int], str] = field(default_factory=dict)
     processes: dict[int, str] = field(default_factory=dict)

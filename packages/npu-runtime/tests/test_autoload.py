@@ -96,7 +96,7 @@ def test_the_release_is_the_one_that_the_wheels_ask_for():
 
 
 def test_a_program_that_ends_right_after_a_backward_pass_ends_well(run_python):
-    # torch's own thread may still be letting go of Python objects then.
+    # torch's thread may still release Python objects then.
     for _ in range(3):
         done = run_python(f"import torch\n{BACKWARD}")
         assert done.returncode == 0, done.stderr

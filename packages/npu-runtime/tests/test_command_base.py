@@ -1,4 +1,4 @@
-"""npu_command stands on its own: none of its modules imports torch, or one of our packages."""
+"""npu_command is independent: its modules do not import torch, or one of our packages."""
 
 import json
 from pathlib import Path

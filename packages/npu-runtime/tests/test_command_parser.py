@@ -1,4 +1,4 @@
-"""What commands' options have in common."""
+"""Common behaviour of commands' options."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """DataLoader with npu tensors, as torch's device-generic suites ask; forks are in test_processes.
 
-Data sets are torch's own, since a spawned worker has to find their classes.
+Data sets are torch's, since a spawned worker has to find their classes.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Events, as torch's device-generic suites ask for them; what they order is in test_streams."""
+"""Events, as in torch's device-generic suites; test_streams tests their order."""
 
 import time
 

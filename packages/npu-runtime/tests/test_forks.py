@@ -1,7 +1,7 @@
 """Children forked after the device was used: each use of npu is an error, and nothing else changes.
 
-What travels between processes is in test_processes.py. Each case is a program of its own, in which
-a child that hangs or dies by a signal fails the test.
+Exchange between processes is in test_processes.py. Each case is a separate program, in which a
+child that hangs or dies by a signal fails the test.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Captured graphs whose weights or tensors change after the capture."""
+"""Captured graphs with weights or tensors that change after the capture."""
 
 import gc
 
@@ -18,7 +18,7 @@ def add_one(save_model, add_one_model):
 
 @pytest.fixture
 def captured(add_one):
-    """A graph with a program that is said to hold two weights, the weights, input and result."""
+    """A graph with a program declared to hold two weights, the weights, input and result."""
     weights = [torch.ones(3, device="npu"), torch.ones(2, 2)]
     frozen = FrozenTensors([0, 1], weights, ["fc.weight", "fc.bias"])
     x = torch.zeros(64, device="npu")
@@ -78,7 +78,7 @@ def test_memory_that_went_and_came_back_is_a_change(add_one):
     with torch.npu.graph(graph):
         frozen.is_current([parameter])
         add_one.run([torch.empty(64, device="npu")])
-    del frozen  # and with it what keeps the memory
+    del frozen  # and with it the owner of the memory
     address = parameter.data_ptr()
     parameter.data = torch.zeros(1)
     others = [torch.zeros(4096) for _ in range(16)]
@@ -109,7 +109,7 @@ def test_a_new_capture_holds_the_new_weights(captured, add_one):
 
 def test_a_write_that_torch_does_not_count_is_not_seen(captured):
     graph, weights, _, result = captured
-    weights[0].data.mul_(2)  # as the documentation says
+    weights[0].data.mul_(2)  # as documented
     graph.replay()
     assert result.cpu().tolist() == [1.0] * 64
 

@@ -46,7 +46,7 @@ def test_available_memory_of_a_version_2_group_and_those_above(machine):
 
 def test_available_memory_of_a_version_1_group(machine):
     put(machine, "proc/self/cgroup", "9:cpu,cpuacct:/x\n4:memory:/docker/abc\n")
-    # In a container the group's own files stand at the top.
+    # In a container the group's files are at the top.
     put(machine, "sys/fs/cgroup/memory/memory.limit_in_bytes", "3000000\n")
     put(machine, "sys/fs/cgroup/memory/memory.usage_in_bytes", "1000000\n")
     assert available_bytes(machine) == 2_000_000

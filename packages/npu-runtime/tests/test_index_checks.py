@@ -98,7 +98,7 @@ def test_indices_in_outputs_are_looked_at_after_the_run(load, dtype, device):
 
     def go_wrong():
         run(program, [0, 3, 1], dtype, device)
-        torch.npu.synchronize()  # a stream that has taken the run over tells it here
+        torch.npu.synchronize()  # a stream that took over the run reports it here
 
     with pytest.raises(IndexRangeError, match="from 0 to 3, got 4"):
         go_wrong()
@@ -136,7 +136,7 @@ def test_a_captured_graph_looks_at_each_replay(load, dtype):
 
 @pytest.mark.driver("sim", "work of which one can say when it runs")
 class TestOnAStream:
-    """Runs that a stream has taken over; what is looked at after them raises later."""
+    """Runs that a stream has taken over; checks after them raise later."""
 
     @pytest.fixture(autouse=True)
     def slow(self):

@@ -1,4 +1,4 @@
-"""The device that would serve, asked without torch: what opening it says."""
+"""The device that would serve, queried without torch: equal to opening it."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from npu_runtime.plugins import openvino_library
 
 pytestmark = pytest.mark.driver("openvino", "it asks OpenVINO")
 
-# What device_info says before the packages' code has run, and whether it runs for that.
+# The result of device_info before the packages' code has run, and whether it runs for that.
 ASK = """
 import dataclasses, json, sys
 from npu_command.import_hooks import deferred_starts
@@ -26,7 +26,7 @@ with deferred_starts():
     needs_packages = "npu_runtime._C" in sys.modules
 """
 SAY_HOW = ASK + "print(json.dumps(['torch' in sys.modules, said['device']]))\n"
-# And what is said afterwards, in a process that has torch and npu's packages not yet.
+# And the later result, in a process with torch but without npu's packages.
 COMPARE = (
     ASK
     + "import npu_runtime\nprint(json.dumps([said, needs_packages, ask(npu_runtime.device_info)]))"

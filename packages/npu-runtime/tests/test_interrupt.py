@@ -1,4 +1,4 @@
-"""Ctrl-C in a process that is a command: when it ends, with what, and what it leaves."""
+"""Ctrl-C in a command's process: its end, exit code, and remains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-# A command of a package that is made for the test. It says when the signal may come.
+# A command of a package for this test. It prints when the signal may come.
 COMMAND = """
 import sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The device in torch's own profiler. Drivers, ends, late imports: test_kineto_processes.py."""
+"""The device in torch's profiler. Drivers, ends, late imports: test_kineto_processes.py."""
 
 import json
 import threading

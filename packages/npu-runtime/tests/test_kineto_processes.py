@@ -1,6 +1,5 @@
-"""The device in torch's profiler where a process is at stake: drivers, ends and late imports.
-
-On the simulated device every program is enqueued, and a stream is a thread of its own.
+"""The device in torch's profiler, for whole processes: drivers, ends and late imports. On the
+simulated device every program is enqueued, and a stream is a separate thread.
 """
 
 import pytest
@@ -23,7 +22,7 @@ x = torch.ones(64, device="npu")
 # In the order in which one process does them: the last is still running when it ends.
 WINDOWS = {
     "work pending at stop": (
-        # torch.profiler waits for the device before it stops; kineto's own stop does not.
+        # torch.profiler waits for the device before it stops; kineto's stop does not.
         "wait, torch.npu.synchronize = torch.npu.synchronize, lambda *_: None\n"
         "with sim.delay(3000, 5000):\n"
         "    for _ in range(5):\n"

@@ -114,7 +114,7 @@ def test_layers_lie_in_their_run_one_after_the_other(save_model, slow_model, rec
 
 @pytest.fixture
 def heard_shapes():
-    """What layers are said to have read and written, by layer, one dict for each run."""
+    """Reported reads and writes of layers, by layer, one dict for each run."""
     runs = []
 
     def hear(new):
@@ -226,7 +226,7 @@ def test_results_are_equal_with_and_without(save_model, slow_model, recording):
 
 @pytest.fixture
 def told():
-    """Programs whose layers' origins are told while the test runs."""
+    """Programs that report origins of layers while the test runs."""
     events = []
 
     def hear(new):

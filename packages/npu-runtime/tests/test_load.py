@@ -47,7 +47,7 @@ def test_threads_on_streams_give_what_the_serial_run_gives(total, seed):
     serial = run_load(*flags, "--streams=0")
     parallel = run_load(*flags, f"--streams={STREAMS}", "--delay-us=200")
     assert parallel["digests"] == serial["digests"]
-    assert len(set(serial["digests"])) == THREADS  # each seed has a program of its own
+    assert len(set(serial["digests"])) == THREADS  # each seed has a separate program
 
 
 def test_the_openvino_driver_gives_the_same():

@@ -14,7 +14,7 @@ from torch.testing._internal.common_utils import TestCase, parametrize
 
 
 def sent(value):
-    """What a process that receives the value has, without the process."""
+    """The value in a receiving process, without the process."""
     return pickle.loads(ForkingPickler.dumps(value))
 
 
@@ -30,7 +30,7 @@ class TestMultiprocessing(TestCase):
             self.assertEqual(pool.apply(torch.Tensor.cpu, (x,)).device.type, "cpu")
             listed = pool.map(torch.sum, [x, x[1:], x[:0]])
             self.assertEqual([value.item() for value in listed], [15, 12, 0])
-            with self.assertRaisesRegex(RuntimeError, "size of tensor"):  # the worker's own error
+            with self.assertRaisesRegex(RuntimeError, "size of tensor"):  # the worker's error
                 pool.apply(torch.add, (x, torch.ones(4, device=device)))
 
     @dtypes(torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64)
@@ -51,7 +51,7 @@ class TestMultiprocessing(TestCase):
         self.assertEqual(view.stride(), base.t()[1:, ::2].stride())
         view.zero_()
         self.assertEqual(twin[0, 1].item(), 0)
-        self.assertEqual(base[0, 1].item(), 1)  # the sender's are its own
+        self.assertEqual(base[0, 1].item(), 1)  # the sender's are separate
 
     def test_parameters_stay_parameters(self, device):
         for requires_grad in (True, False):

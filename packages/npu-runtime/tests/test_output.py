@@ -28,7 +28,7 @@ from npu_command.output import (
 
 @pytest.fixture
 def said(capsys):
-    """said(place, value): what give_answer prints where people would read "text"."""
+    """said(place, value): the output of give_answer for the text "text"."""
 
     def run(place, value, **how):
         give_answer(place, value, lambda: print("text"), **how)

@@ -27,7 +27,7 @@ print(groups.count("npu_runtime.drivers"))
 
 @pytest.fixture
 def vendor(tmp_path: Path) -> Path:
-    """A wheel, unpacked, whose entry point for a driver raises."""
+    """An unpacked wheel with an entry point for a driver that raises."""
     (tmp_path / "lost_vendor.py").write_text("def library():\n    raise OSError('no chip here')\n")
     info = tmp_path / "lost_vendor-1.0.dist-info"
     info.mkdir()

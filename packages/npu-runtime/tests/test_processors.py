@@ -1,4 +1,4 @@
-"""Which processors a process may use, on machines that are folders here."""
+"""Processors that a process may use, on machines that are folders here."""
 
 import os
 import subprocess

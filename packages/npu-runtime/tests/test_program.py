@@ -286,7 +286,7 @@ open(sys.argv[2], "wb").write(compiled.export_model().getvalue())
 
 @pytest.fixture
 def blob(save_model, scale_model, tmp_path):
-    """What the device's own compiler made of a model: here that of the CPU plugin."""
+    """The result of the device's compiler for a model: here the CPU plugin's."""
     path = tmp_path / "scale.blob"
     model = str(save_model(scale_model))
     subprocess.run([sys.executable, "-c", EXPORT, model, str(path)], check=True)

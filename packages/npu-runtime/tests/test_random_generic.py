@@ -1,4 +1,4 @@
-"""Random numbers, as torch's device-generic suites ask; torch.npu's own are in test_random."""
+"""Random numbers, as in torch's device-generic suites; torch.npu's are in test_random."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Wrong settings: torch imports, and every use of the device says what is wrong."""
+"""Wrong settings: torch imports, and every use of the device reports the error."""
 
 import pytest
 

@@ -19,7 +19,7 @@ RUN_MODULE = "from npu_command.running import ModuleProgram as P; P.find('%s', %
 
 @pytest.fixture
 def run_python(tmp_path):
-    """Runs `python` with arguments in a directory of its own."""
+    """Runs `python` with arguments in a separate directory."""
 
     def run(*arguments):
         return subprocess.run(

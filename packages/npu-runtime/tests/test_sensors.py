@@ -1,4 +1,4 @@
-"""What the kernel tells of an NPU, read from a machine that is made up."""
+"""The kernel's data about an NPU, read from a fake machine."""
 
 import threading
 
@@ -11,7 +11,7 @@ from npu_runtime.info import DeviceInfo
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine whose second accelerator is the first NPU, with the files that intel_vpu writes."""
+    """A machine with the first NPU as its second accelerator, with intel_vpu's files."""
     info = DeviceInfo("npu:0", "openvino", "NPU", "product", "1", (), 0, "it is there")
     monkeypatch.setattr(sensors, "device_info", lambda index: info)
     for node, driver in (("accel0", "habanalabs"), ("accel1", "intel_vpu")):

@@ -1,4 +1,4 @@
-"""What a variable of the environment may hold."""
+"""Valid values of environment variables."""
 
 import functools
 from pathlib import Path

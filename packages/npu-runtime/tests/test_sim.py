@@ -1,4 +1,4 @@
-"""The simulated device's own promises; each test is a process of its own with NPU_DRIVER=sim."""
+"""Guarantees of the simulated device; each test is a separate process with NPU_DRIVER=sim."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def test_operators_open_their_windows(run_python):
     )
 
 
-# What reaches each function of the driver's table, with what is at hand after PREPARE.
+# Calls that reach each function of the driver's table, with the objects of PREPARE.
 TRIGGERS = {
     "device_properties": "torch.npu.get_device_properties()",
     "event_create": "torch.npu.Event().record()",

@@ -38,7 +38,7 @@ def wrong(results):
 
 @pytest.fixture
 def run_sim(run_python):
-    """Runs code on the simulated device, after SETUP, and gives what it printed."""
+    """Runs code on the simulated device, after SETUP, and returns its output."""
 
     def run(code: str) -> list[str]:
         done = run_python(SETUP + code, NPU_DRIVER="sim")

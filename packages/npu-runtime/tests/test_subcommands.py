@@ -1,4 +1,4 @@
-"""Commands with subcommands: what is called, and what each end is as an exit code."""
+"""Commands with subcommands: dispatch, and exit codes."""
 
 import os
 import subprocess

@@ -16,7 +16,7 @@ LENGTHS = (11, 13, 9, 5, 7, 19)
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN instead of zeros behind float inputs: what reaches a true value is seen."""
+    """NaN instead of zeros after float inputs, to detect any that reach a true value."""
     plain = graph._pad
 
     def pad(tensor: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -35,7 +35,7 @@ def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def bucketed(compiled: Any, close: Any) -> Callable[..., Any]:
-    """Runs a function at several lengths, compiled and eager; returns what was recorded."""
+    """Runs a function at several lengths, compiled and eager; returns the records."""
 
     def check(
         function: Callable[..., Any],

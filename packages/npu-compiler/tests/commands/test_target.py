@@ -1,4 +1,4 @@
-"""`npu-compiler target`: what is installed, and what is missing."""
+"""`npu-compiler target`: installed and missing parts."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def layer():
 
 @pytest.fixture
 def cpu_blobs(installed, tmp_path, monkeypatch):
-    """Compiles by the CPU plugin, whose blobs the CPU and the stub of an NPU import."""
+    """Compiles by the CPU plugin; the CPU and the stub of an NPU import its blobs."""
 
     def compile_jobs(jobs):
         for job in jobs:
@@ -154,7 +154,7 @@ def test_npu_imports_its_blob_and_computes_what_the_model_does(
     assert loaded.from_cache
     assert loaded.compiled_because is None
     result = torch.as_tensor(loaded(X if device is None else X.numpy()))
-    # The CPU plugin computes what it imports in the precision that it likes best.
+    # The CPU plugin computes imported blobs in its preferred precision.
     torch.testing.assert_close(result, layer(X), rtol=2e-2, atol=2e-2)
 
 

@@ -1,4 +1,4 @@
-"""Calibration of exported models: what it changes, and calls that do not fit."""
+"""Calibration of exported models: its effect, and calls that do not fit."""
 
 from __future__ import annotations
 

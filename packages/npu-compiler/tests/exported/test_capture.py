@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 
 
 class Calls(nn.Module):
-    """Composites with a converter, without one, and one whose parts have one."""
+    """Composites with a converter, without one, and with one for each part."""
 
     def __init__(self):
         super().__init__()

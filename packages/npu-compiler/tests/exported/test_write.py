@@ -1,4 +1,4 @@
-"""Exported folders: what load computes equals the module, and what is wrong is said."""
+"""Exported folders: load computes the module's results, and reports damage."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_image_of_bytes_is_exported_and_loaded_without_torch(tmp_path, without_t
         alone = [kept["arr_0"], kept["arr_1"]]
     for found in (results, alone):
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
-        # A product that is rounded otherwise may stand on the other side of a whole number.
+        # A product that is rounded differently may be on the other side of an integer.
         assert (found[1] != expected[1]).mean() < 0.02
 
 

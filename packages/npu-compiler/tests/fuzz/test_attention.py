@@ -1,4 +1,4 @@
-"""Attention by hand: each form is what torch computes from the same tensors, where one call can."""
+"""Manual attention: each form equals torch's result, if one call can compute it."""
 
 from __future__ import annotations
 

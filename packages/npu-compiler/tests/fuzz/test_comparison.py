@@ -1,4 +1,4 @@
-"""How far results may lie apart: by dtype and size of numbers, and exactly at the edges."""
+"""Tolerances of results: by dtype and magnitude, and exactly at the edges."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_half_types_and_precisions_get_the_room_of_their_rounding():
 
 
 def bounds(graph: RandomGraph, precision: str | None = None) -> tuple[list[float], list[float]]:
-    """The largest result and what it may differ by, of each that is compared."""
+    """The largest result and its tolerance, for each comparison."""
     expected = graph.compared(graph.values())
     largest = [float(tensor.double().abs().max()) for tensor in expected]
     return largest, allowed_differences(graph, expected, precision)
@@ -246,13 +246,13 @@ def test_equal_numbers_are_sorted_in_any_order():
 
 
 def _by_hand(x: torch.Tensor) -> torch.Tensor:
-    """Causal attention whose scores are added to a mask."""
+    """Causal attention that adds its scores to a mask."""
     mask = torch.full((4, 4), -INF).triu(1)
     return (x @ x.transpose(-2, -1) / 2 + mask).softmax(-1) @ x
 
 
 X = InputSpec((3, 4), names="n-")
-# The sample keeps what the device's compiler makes wrong out of its results.
+# The sample excludes known errors of the device's compiler from its results.
 SAMPLE = Mode(verify="first")
 
 
@@ -390,7 +390,7 @@ DYNAMIC = Mode(way="traced", sizes="dynamic")
 def test_a_traced_graph_of_which_nothing_is_lowered_runs(on_npu):
     image = InputSpec((1, 2, 2, 2), fill="normal", names="b-n-")
     found = compare(RandomGraph((image,), (Step("F.conv2d", (Ref(0), Ref(0))),), (1,)), DYNAMIC)
-    # A kernel whose sizes vary is no program's, but for an NPU they are those of the call.
+    # Kernels with dynamic sizes do not run as programs, but for an NPU the sizes are the call's.
     assert (found.kind, found.lowered) == ("equal", 1 if on_npu else 0)
 
 

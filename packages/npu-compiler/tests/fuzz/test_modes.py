@@ -71,7 +71,7 @@ def run(graph: RandomGraph, mode: Mode = PLAIN) -> dict[str, object]:
     """The names that a reproducer leaves, with torch.compile and printing taken out."""
     text = reproducer(graph, mode).split("with torch.no_grad()")[0]
     names: dict[str, object] = {}
-    exec(text, names)  # the text is what is tested
+    exec(text, names)  # the test is about the text
     return names
 
 

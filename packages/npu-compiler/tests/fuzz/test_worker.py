@@ -1,4 +1,4 @@
-"""Shrinking: what a fault does not need goes, and what it needs stays."""
+"""Shrinking removes only parts that a fault does not need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which bytes lie."""
+"""The order of bytes in memory."""
 
 from __future__ import annotations
 

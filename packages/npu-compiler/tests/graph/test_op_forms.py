@@ -74,7 +74,7 @@ def test_what_has_no_form(define, schema):
 
 
 def test_form_of_an_op_that_was_taken_back_is_that_of_its_successor():
-    """The dispatcher frees an op with its library; calls through what is freed end anyhow."""
+    """The dispatcher frees an op with its library; calls through a freed op may end in any way."""
     others = []
     for round_ in range(20):
         library = torch.library.Library("functional_again_test", "FRAGMENT")
@@ -87,7 +87,7 @@ def test_form_of_an_op_that_was_taken_back_is_that_of_its_successor():
         result, written = form(x, y)
         assert (result.tolist(), written.tolist()) == ([round_ + 1.0] * 2, [float(round_)] * 2)
         library._destroy()
-        # These may lie where the op was.
+        # These may be at the op's former address.
         others.append(torch.library.Library(f"functional_other_{round_}", "DEF"))
         for kind in ("int a", "str b", "Tensor c"):
             others[-1].define(f"takes_{kind[-1]}({kind}) -> int")

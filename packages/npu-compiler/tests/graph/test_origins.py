@@ -1,4 +1,4 @@
-"""What the inputs of dynamo's graphs are called."""
+"""Names of the inputs of dynamo's graphs."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_windows_are_as_many_as_asked_for(rank, close):
 
 
 class Halved(GraphTensor):
-    """A tensor whose quotient is a half of torch's, and that counts its elements."""
+    """A tensor with half of torch's quotient, which counts its elements."""
 
     def __truediv__(self, other):
         return torch.div(self, other) * 0.5

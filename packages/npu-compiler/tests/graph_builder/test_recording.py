@@ -1,4 +1,4 @@
-"""Errors of a graph name the user's own line."""
+"""Errors of a graph name the user's line."""
 
 from __future__ import annotations
 

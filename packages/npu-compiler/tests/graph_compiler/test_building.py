@@ -1,4 +1,4 @@
-"""Programs for an NPU, built where there is none: rewritten, or cut at what is refused."""
+"""Programs for an NPU, built without one: rewritten, or cut at refused calls."""
 
 from __future__ import annotations
 

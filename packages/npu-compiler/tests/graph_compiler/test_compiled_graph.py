@@ -1,4 +1,4 @@
-"""What a compiled graph keeps right: weights that change, mutation, aliases, buffers, devices."""
+"""Correctness of compiled graphs: changed weights, mutation, aliases, buffers, devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of the compiler itself: results stay right, a warning names what failed."""
+"""Failures of the compiler itself: results stay right, and a warning names the failure."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_eager_node_parts_what_it_needs_from_what_needs_it():
 
     plan = plan_of(function, torch.randn(4, 4))
     assert len(plan.segments) == 2
-    # What does not wait for the eager node stands in the first program.
+    # Calls that do not wait for the eager node are in the first program.
     assert {"sin", "mm", "tanh"} <= set(names(plan)[0])
     assert {"cos", "add"} <= set(names(plan)[1])
 
@@ -71,7 +71,7 @@ def test_write_to_an_input_waits_for_its_readers_alone():
 
     plan = plan_of(function, torch.randn(4, 4), torch.randn(4, 4))
     (write,) = (node for node in plan.eager if node.name == "copy_")
-    # The reader of x stands behind the eager call, so the write does too; the rest does not wait.
+    # The reader of x is after the eager call, so the write is too; the rest does not wait.
     assert plan.levels[write] == 1
     assert {"sin", "tanh", "exp"} <= set(names(plan)[0])
 

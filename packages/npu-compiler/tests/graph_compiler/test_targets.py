@@ -1,4 +1,4 @@
-"""What programs are made for, by what is known of them."""
+"""Targets of programs, by their known facts."""
 
 from dataclasses import replace
 

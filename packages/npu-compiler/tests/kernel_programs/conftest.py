@@ -60,14 +60,14 @@ def fused(q, keys, values, seen):
 
 @dataclass
 class Parts:
-    """What a test changes: functions in the middle of the step."""
+    """The part that a test changes: functions in the middle of the step."""
 
     rotate: Callable[..., torch.Tensor] = half_turned
     mask: Callable[..., torch.Tensor] = causal
     inner: Callable[..., torch.Tensor] = same  # of the rows after attention
     activation: Callable[..., torch.Tensor] = F.silu
     attend: Callable[..., torch.Tensor] = fused
-    place: Callable[..., torch.Tensor] | None = None  # what each position looks up
+    place: Callable[..., torch.Tensor] | None = None  # the entry of each position
 
 
 class Decoder(nn.Module):

@@ -1,4 +1,4 @@
-"""Programs of a small decoder: what they compute, and which decoders are none."""
+"""Programs of a small decoder: their results, and decoders without a program."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ from .conftest import (
 
 
 def logits_of(program, weights, ids):
-    """What a program gives for a sequence, read as a piece and then token by token."""
+    """The program's result for a sequence, as a chunk and then token by token."""
     reference = ReferenceExecution(program, weights)
     reference.reserve(2)
     found = []
@@ -69,7 +69,7 @@ def distant(mask, tokens):
 
 
 def centered(x):
-    """Layer norm in calls of its own."""
+    """Layer norm in separate calls."""
     mean = x.mean(-1, keepdim=True)
     return (x - mean) * torch.rsqrt((x - mean).pow(2).mean(-1, keepdim=True) + 1e-5)
 

@@ -1,4 +1,4 @@
-"""Rows of graphs of tensors: derived from all calls; what does not fit is refused or OpenVINO's."""
+"""Rows of graphs of tensors: derived from all calls; others are refused or OpenVINO's."""
 
 from __future__ import annotations
 

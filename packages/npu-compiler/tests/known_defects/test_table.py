@@ -1,4 +1,4 @@
-"""Each known defect: that it is there, what avoids it, and which models are told to have it."""
+"""Each known defect: that it exists, its workaround, and the models that it is reported for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npu_compiler.known_defects.entry import KnownDefect, measure, version_numbe
 from npu_compiler.known_defects.table import KNOWN_DEFECTS, avoid_defects
 from npu_compiler.openvino_core import openvino_core
 
-# Far above rounding, far below what each of them is off by.
+# Far above rounding, far below the error of each defect.
 WRONG = 1e-2
 
 # Whether this processor has a defect, where not all do.
@@ -38,7 +38,7 @@ def test_the_installed_openvino_still_has_the_defect(defect: KnownDefect) -> Non
     assert release >= defect.first
     error = measure(defect) if not defect.ends_process else _error_in_another_process(defect)
     if not _IS_HERE.get(defect.name, True):
-        return  # what is taken instead is right on every processor
+        return  # the replacement is right on every processor
     assert error > WRONG, (
         f"OpenVINO {ov.__version__} computes {defect.name} right (error {error}): "
         "give the entry a last release, and have avoid_defects leave later ones alone."

@@ -1,4 +1,4 @@
-"""define_op: an op in Python alone, eager, compiled and under torch's own check of ops."""
+"""define_op: an op only in Python, eager, compiled and under torch's check of ops."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_torchs_check_of_an_op_that_writes(appended):
 
 
 def nothing(x: torch.Tensor) -> None:
-    """A function whose schema is found."""
+    """A function with a schema that can be inferred."""
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ def test_long_tail_is_in_the_program(compiled, close, function, shapes, device, 
     fast = compiled(model)
     with torch.no_grad():
         close(fast(*[x.to(device) for x in inputs]), model(*inputs), 1e-4)
-    # The frontend's form finds the places of True, whose number no program of an NPU may ask for.
+    # The frontend's form finds the indices of True; programs of an NPU must not depend on their
+    # number.
     is_refused = on_npu and "masked_scatter" in request.node.name
     assert fast.eager_ops == (["aten.masked_scatter.default"] if is_refused else [])
     assert fast.programs == (2 if is_refused else 1)

@@ -55,7 +55,7 @@ def rows(size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def pairs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each special value beside each."""
+    """Each pair of special values."""
     values = torch.tensor([nan, inf, -inf, -0.0, 0.0, -1.0, 2.5, -3.5, 1.0])
     count = len(values)
     return values.repeat_interleave(count).to(dtype), values.repeat(count).to(dtype)
@@ -64,7 +64,7 @@ def pairs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tenso
 ACTIVATIONS = {
     "relu": F.relu, "relu6": F.relu6, "hardtanh": F.hardtanh, "leaky_relu": F.leaky_relu,
     "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "elu": F.elu, "softplus": F.softplus,
-    # Of an infinity torch's own kernels give NaN or infinity, by the place in memory.
+    # For an infinity torch's kernels return NaN or infinity, depending on the place in memory.
     "gelu": lambda x: F.gelu(torch.where(x.isinf(), x.sign(), x)),
     "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
     "mish": F.mish, "sigmoid": torch.sigmoid, "tanh": torch.tanh,
@@ -185,7 +185,7 @@ def test_pairs_of_special_values_equal_eager(lowers, dtype):
 
 @pytest.mark.parametrize("name", ["relu", "clamp", "maximum", "hardsigmoid", "exp"])
 def test_chain_of_kernels_keeps_the_test_for_nan(lowers, name):
-    # Fused into one kernel with what stands around it, x != x must not become false.
+    # Fused into one kernel with its neighbours, x != x must not become false.
     family = {**UNARY, "maximum": lambda x: torch.maximum(x, x.flip(0))}
     lowers(lambda x: family[name](x * 2 + 1) * 0.5 - 1, rows(17))
 

@@ -1,4 +1,4 @@
-"""What passes put in the place of operations: equal results, and refusals where they do not."""
+"""Replacements of operations by passes: equal results, and refusals without a replacement."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def refusals(node):
 def test_an_operation_that_a_pass_leaves_is_refused_with_the_place_of_the_condition():
     node = ops.slice(given([4, 5]), given([1], "i64"), given([1], "i64"), given([1], "i64"),
                      given([1], "i64"))  # fmt: skip
-    assert refusals(node) == []  # its size varies, which is a refusal of its own
+    assert refusals(node) == []  # its size is dynamic, which is a separate refusal
     pillow = ops.interpolate(
         given([1, 2, 3, 4]), whole(6, 8), "bilinear_pillow", "sizes", axes=whole(2, 3)
     )

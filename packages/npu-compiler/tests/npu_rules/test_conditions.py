@@ -88,7 +88,7 @@ def looped(count):
 REDUCTIONS = (ops.reduce_l1, ops.reduce_l2, ops.reduce_max, ops.reduce_mean, ops.reduce_min,
               ops.reduce_prod, ops.reduce_sum)  # fmt: skip
 
-# Name -> what is taken, what is not, the rule that this breaks, and the file that has it.
+# Name -> accepted and refused examples, the broken rule, and the file that has it.
 MUTATED = {
     "sixteen dimensions": (
         lambda: ops.relu(given([1] * 15)), lambda: ops.relu(given([1] * 16)),

@@ -1,4 +1,4 @@
-"""What a finding on a whole program says."""
+"""Findings on whole programs."""
 
 from __future__ import annotations
 

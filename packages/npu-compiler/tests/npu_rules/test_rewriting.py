@@ -1,4 +1,4 @@
-"""Programs of bfloat16 for a compiler whose layers have none."""
+"""Programs of bfloat16 for a compiler with layers that do not support it."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ CASES = {
     "written block": (block, [floats(5, 4), floats(2, 2)]),
 }  # fmt: skip
 
-# The CPU plugin's own IsFinite (OpenVINO 2026.4.1) is false for denormal numbers.
+# The CPU plugin's IsFinite (OpenVINO 2026.4.1) is false for denormal numbers.
 EXACT = {"is finite": np.isfinite}
 
 

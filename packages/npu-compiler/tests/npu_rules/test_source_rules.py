@@ -54,7 +54,7 @@ def compared(make):
 
 
 COMPARISONS = (ops.equal, ops.greater, ops.greater_equal, ops.less, ops.less_equal, ops.not_equal)
-# What the source of 2024 refuses, and the release from which on it is taken.
+# Refusals of the source of 2024, and the first release that accepts each.
 TAKEN = {
     "range": (lambda: ops.range(given(), given(), given(), "f32"), OLDEST),
     "both directions": (states, OLDEST),
@@ -114,7 +114,7 @@ def attention(*mask, batch=2, shared=False):
     return ops.scaled_dot_product_attention(own, keys, own, given(*mask))
 
 
-# What the source of 2024 takes, what a compiler refuses, and the rule by which it does now.
+# Programs that the source of 2024 accepts and a compiler refuses, and the corrected rule.
 REFUSED = {
     "eight dimensions": (
         lambda: given(*[1] * 7), lambda: given(*[1] * 8), "operand ranks",

@@ -1,4 +1,4 @@
-"""The NPU compiler's own tests of single layers: accepted as they are, refused when mutated.
+"""The NPU compiler's tests of single layers: accepted as they are, refused when mutated.
 
 The configurations (shapes, attributes, element types) are those of tests/functional/
 shared_tests_instances/single_layer_tests in the compiler's source, at the commit of the rules.
@@ -120,7 +120,7 @@ COMPUTED = {
     ),
 }  # fmt: skip
 
-# Moved, not computed with: bytes in another order, whose type the compiler does not limit.
+# Moved, not computed with: bytes in another order, without a limit on the type.
 MOVED = {
     "transposed": unary(lambda x: ops.transpose(x, whole(0, 3, 1, 2)), 1, 3, 100, 100),
     "tiled": unary(lambda x: ops.tile(x, whole(1, 2, 1, 3)), 1, 4, 3, 2),
@@ -212,7 +212,7 @@ ACCEPTED = {
 }  # fmt: skip
 
 
-# Computed with in any type, by what the source says of its operands.
+# Computed with in any type, by the source's rule for its operands.
 UNLIMITED = {
     "floor mod", "minimum", "maximum", "reduced maximum", "reduced minimum", "reduced mean",
     "reduced sum", "reduced product", "reduced L1", "reduced L2", "clamp", "normalized",
@@ -221,7 +221,7 @@ UNLIMITED = {
 # Of an opset that no front end has: passes of OpenVINO make them, RMSFusion of a root mean square
 # and ConvertNMS9ToNMSIEInternal of NonMaxSuppression.
 MADE_BY_PASSES = {"NonMaxSuppressionIEInternal", "RMS"}
-# Which input the source asks a number of the model for, and says how it reads it.
+# Inputs that the source reads as a number of the model, and the way it reads them.
 CONSTANT = {
     "local normalization": 1, "normalized": 1, "transposed": 1, "tiled": 1, "split": 1,
     "squeezed": 1, "padded": 3, "rolled": 1,

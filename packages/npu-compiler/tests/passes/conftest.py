@@ -1,4 +1,4 @@
-"""A fixture that runs one pass over a traced function and compares what the graph computes."""
+"""A fixture that runs one pass over a traced function and compares the graph's results."""
 
 from __future__ import annotations
 

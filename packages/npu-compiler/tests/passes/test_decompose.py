@@ -1,4 +1,4 @@
-"""Complex numbers as pairs: values and special values, and what stays complex."""
+"""Complex numbers as pairs: values and special values, and calls that stay complex."""
 
 from __future__ import annotations
 

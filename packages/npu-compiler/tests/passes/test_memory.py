@@ -68,7 +68,7 @@ def step(count, device):
 
 
 class Cached(torch.nn.Module):
-    """Attention over a cache in buffers; the keys' lies inside of a larger one."""
+    """Attention over a cache in buffers; the keys' buffer is part of a larger one."""
 
     def __init__(self):
         super().__init__()

@@ -87,7 +87,7 @@ Use = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def use(run_python: Use, tmp_path: Path) -> Use:
-    """Writes what pip would have installed of a wheel with passes, and compiles with it."""
+    """Writes the installed files of a wheel with passes, and compiles with it."""
 
     def use(*, disabled: tuple[str, ...] = (), **faults: str) -> subprocess.CompletedProcess[str]:
         info = tmp_path / "acme-1.5.dist-info"
@@ -108,7 +108,7 @@ def test_passes_of_a_wheel_run_before_and_after_conversion(use):
     assert first.stdout.splitlines() == ["1 clamps", "['acme_square_root']", "[False] 0 eager"], (
         first.stderr
     )
-    # A program keeps what passes made of it while their code is the same.
+    # A program keeps the changes of passes while their code is the same.
     again = use()
     assert again.stdout.splitlines()[-1:] == ["[True] 0 eager"], again.stderr
     changed = use(graph_fault="return None")

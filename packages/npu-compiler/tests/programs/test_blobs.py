@@ -31,7 +31,7 @@ def record(tmp_path, model):
 
 
 def load(blobs, model):
-    """What served, "blob" or "compiled", and the reason."""
+    """The source of the program, "blob" or "compiled", and the reason."""
     served = blobs.load("model", model, lambda path: path.read_bytes().decode(), lambda: "compiled")
     return served, blobs.compiled_because
 

@@ -19,7 +19,7 @@ X = torch.arange(60.0).view(5, 4, 3) / 7
 RIGHT = torch.tensor([[0, 1, 2], [2, 1, 0]])
 HUGE = 1 << 40
 
-# Function of x (5, 4, 3) and indices (2, 3), the size of what is indexed, and whether negative
+# Function of x (5, 4, 3) and indices (2, 3), the indexed size, and whether negative
 # indices count from its end.
 OPS = {
     "index": (lambda x, i: x[i] * 2, 5, True),
@@ -46,10 +46,10 @@ OPS = {
     "embedding_bag": (lambda x, i: F.embedding_bag(i, x.view(5, 12)) * 2, 5, False),
     "one_hot": (lambda x, i: torch.ops.aten.one_hot(i, 5) * x.sum(), 5, False),
 }
-# Where torch takes int32 as well.
+# Ops for which torch also accepts int32.
 BOTH_TYPES = ("index_two_dims", "embedding", "gather", "index_put")
 
-# What has a converter: the program itself tells. torch's kernels of the host raise for the others.
+# Ops with a converter: the program itself reports. torch's host kernels raise for the others.
 IN_PROGRAM = set(OPS) - {
     "take", "scatter_add", "scatter_reduce", "index_add", "index_fill", "embedding_bag", "one_hot",
 }  # fmt: skip

@@ -9,7 +9,7 @@ from npu_compiler.programs.stateful import StateVariable, make_stateful
 
 
 def growing_model(sizes=(-1, 2, -1, 3), dtype=ov.Type.f32):
-    """sum over what was seen, and the longer list of what was seen."""
+    """sum over the past values, and the longer list of past values."""
     new = ops.parameter(ov.PartialShape([-1, 2, -1, 3]), ov.Type.f32, name="new")
     past = ops.parameter(ov.PartialShape(list(sizes)), dtype, name="past")
     joined = ops.concat([ops.convert(past, ov.Type.f32), new], 2)

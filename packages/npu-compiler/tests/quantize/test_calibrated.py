@@ -1,4 +1,4 @@
-"""Quantization by data: what it gains over rounding to nearest, and that plugins run it."""
+"""Quantization by data: its gain over rounding to nearest, and that plugins run it."""
 
 from __future__ import annotations
 

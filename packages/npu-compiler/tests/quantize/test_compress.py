@@ -37,7 +37,7 @@ def weight_types(model: ov.Model, precision: str) -> dict[str, str]:
 
 @pytest.fixture
 def loads(on_npu):
-    """Loads a model whose sizes vary; an NPU's program is for the sizes of its input."""
+    """Loads a model with dynamic sizes; an NPU's program is for the sizes of its input."""
 
     def load(model: ov.Model, x: torch.Tensor, dtype: torch.dtype = torch.float32):
         if on_npu:
@@ -83,7 +83,7 @@ def test_weight_that_is_not_transposed_is_compressed_per_output_channel(mode, lo
         {"int8": "u8", "int4": "u4"}[mode]
     }
     result, expected = loads(lowering.model, x).run([x])[0], x @ weight
-    # Channels of very different size: each is close on its own only with a scale of its own.
+    # Channels of very different size: each is close only with a separate scale.
     per_channel = (result - expected).norm(dim=0) / expected.norm(dim=0)
     assert per_channel.max() < 1.5 * BOUNDS[mode]
 

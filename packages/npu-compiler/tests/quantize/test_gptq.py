@@ -1,4 +1,4 @@
-"""Rounding a matrix by the moments of its inputs: what it gains, its grids, and what it refuses."""
+"""Rounding a matrix by the moments of its inputs: its gain, its grids, and its refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from npu_compiler.quantize.gptq import SegmentedModel, compress_by_moments, roun
 
 
 def correlated(columns=128, rank=16, count=512):
-    """Inputs that lie near a subspace, as those of language models do, some channels large."""
+    """Inputs near a subspace, as in language models, with some large channels."""
     made = torch.Generator().manual_seed(0)
     inputs = torch.randn(count, rank, generator=made) @ torch.randn(rank, columns, generator=made)
     inputs += 0.1 * torch.randn(count, columns, generator=made)
@@ -54,7 +54,7 @@ def test_gain_holds_for_inputs_that_were_not_seen():
 def test_drift_brings_products_back_to_what_they_were():
     weight, before = weight_of(), correlated()
     noise = torch.randn(before.shape, generator=torch.Generator().manual_seed(2))
-    now = 0.9 * before + 0.3 * noise  # what rounded layers before it may do to its inputs
+    now = 0.9 * before + 0.3 * noise  # possible effect of earlier rounded layers on its inputs
     moments, drift = now.t() @ now, (before - now).t() @ now
     plain = round_by_moments(weight, moments, group_size=64)
     corrected = round_by_moments(weight, moments, group_size=64, drift=drift)
@@ -166,7 +166,7 @@ def test_moments_that_do_not_fit_are_an_error(moments):
 
 
 def residual_model(size=-1):
-    """Two products in a row, each beside a path around it; the second one's shape is computed."""
+    """Two products in a row, each with a residual path; the shape of the second is computed."""
     rng = np.random.default_rng(0)
     x = ops.parameter([size, 4], ov.Type.f32)
     weights = [ops.constant(rng.standard_normal((4, 4), np.float32)) for _ in range(3)]
@@ -254,7 +254,7 @@ def named(model):
 
 
 def chain(*, transpose_a=False, transpose_b=True):
-    """Three products, the first as its arguments say."""
+    """Three products, the first by its arguments."""
     x = ops.parameter([64, 16] if transpose_a else [16, 64], ov.Type.f32)
     first = ops.matmul(x, constant(64, 64), transpose_a, transpose_b)
     second = ops.matmul(ops.tanh(first), constant(64, 64, seed=1), False, True)
@@ -351,7 +351,7 @@ def test_weight_of_two_products_is_replaced_in_both():
 def test_later_products_make_up_for_errors_of_earlier_ones(monkeypatch):
     x = ops.parameter([16, 64], ov.Type.f32)
     hidden = x.output(0)
-    for layer in range(6):  # errors add up beside the products
+    for layer in range(6):  # errors add up along the residual path
         hidden = ops.add(
             hidden, ops.matmul(ops.tanh(hidden), constant(64, 64, seed=layer), False, True)
         ).output(0)

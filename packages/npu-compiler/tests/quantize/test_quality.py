@@ -20,7 +20,7 @@ VOCABULARY = 11
 
 
 def next_token(scale):
-    """A model whose logits prefer the token after the given one, `scale` strongly."""
+    """A model with logits that prefer the token after the given one, `scale` strongly."""
 
     def logits(tokens):
         return scale * nn.functional.one_hot((tokens + 1) % VOCABULARY, VOCABULARY).float()
@@ -35,7 +35,7 @@ def test_perplexity_of_a_model_that_knows_nothing_is_the_vocabulary():
 
 def test_perplexity_is_exp_of_the_mean_negative_log_likelihood():
     tokens = torch.arange(30) % VOCABULARY
-    tokens[7] = 0  # two surprises: the 0 itself, and what comes after it
+    tokens[7] = 0  # two surprises: the 0 itself, and the token after it
     scale = 2.0
     total = math.exp(scale) + VOCABULARY - 1
     right, wrong = -math.log(math.exp(scale) / total), -math.log(1 / total)

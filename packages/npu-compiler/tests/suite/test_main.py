@@ -1,4 +1,4 @@
-"""The command: what it prints, writes and returns."""
+"""The command: its output, files and exit code."""
 
 from __future__ import annotations
 

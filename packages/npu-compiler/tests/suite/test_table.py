@@ -1,4 +1,4 @@
-"""The table of architectures, and what is asked of it."""
+"""The table of architectures, and queries of it."""
 
 from __future__ import annotations
 

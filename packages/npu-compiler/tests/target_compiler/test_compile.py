@@ -1,4 +1,4 @@
-"""Reports of a compiler: verdicts, what is kept of them, and what is not."""
+"""Reports of a compiler: verdicts, and which of them are cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installing a release, from small wheels whose hashes are given."""
+"""Installing a release, from small wheels with given hashes."""
 
 from __future__ import annotations
 

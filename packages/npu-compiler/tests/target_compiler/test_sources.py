@@ -1,4 +1,4 @@
-"""Sources of the compiler: their order, their versions, and what is missing."""
+"""Sources of the compiler: their order, their versions, and missing parts."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("NPU_TESTS_COMPILER") != "1", reason="compiles with Intel's compiler"
 )
 
-# The folder of the user's caches, before the tests get one of their own.
+# The folder of the user's caches, before the tests get a separate one.
 _INSTALLED = os.environ.get("NPU_COMPILE_CACHE_DIR")
 TARGETS = ("3720", "4000", "5010")
 
@@ -38,7 +38,7 @@ TARGETS = ("3720", "4000", "5010")
 def make_compiler(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[..., TargetCompiler]]:
-    """Makes compilers of the release that was installed, whose reports are kept for this run."""
+    """Creates compilers of the installed release; their reports are kept for this run."""
     made: list[TargetCompiler] = []
     reports = tmp_path_factory.mktemp("reports")
 
@@ -77,7 +77,7 @@ def perceptron(width: int = 64) -> ov.Model:
 
 
 def without_elements() -> ov.Model:
-    """A program whose result has no elements: release 2026.4.1 ends its process on it."""
+    """A program with a result without elements: release 2026.4.1 ends its process on it."""
     x = ops.parameter([1, 1, 4], np.float32, name="x")
     first, none, one, axis = (ops.constant(np.array([value])) for value in (0, 0, 1, 2))
     return ov.Model([ops.slice(x, first, none, one, axis)], [x], "empty")

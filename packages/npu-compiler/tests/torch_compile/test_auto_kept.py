@@ -1,4 +1,4 @@
-"""keep_float32="auto": chosen by the first call's values, told, and refused where it cannot be."""
+"""keep_float32="auto": chosen by the first call's values, reported, and refused if impossible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RmsNorm(nn.Module):
 
 
 class Planted(nn.Module):
-    """A block whose norm overflows where the first layer's weights are large."""
+    """A block with a norm that overflows if the first layer's weights are large."""
 
     def __init__(self, scale=1.0):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tracing call by call: the graphs are AOTAutograd's, and what needs AOTAutograd is left to it."""
+"""Tracing call by call: same graphs as AOTAutograd, which traces the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State that changes where no version counter moves: each call computes with what is there."""
+"""State that changes without its version counter: each call uses the current values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def set_in_storage(model: Model) -> None:
 
 
 def write_flat(model: Model) -> None:
-    """Parameters that are parts of one tensor, as optimizers and DDP lay them out."""
+    """Parameters that are parts of one tensor, as in optimizers and DDP."""
     flat = model.first.weight.data.view(-1)
     torch.from_numpy(flat.numpy())[-1:].add_(5)
 
@@ -87,7 +87,7 @@ def test_each_change_takes_effect_at_the_next_call(rows, monkeypatch):
 
 @pytest.mark.parametrize("name", ["data", "a numpy alias"])
 def test_a_model_compiled_in_place_and_recalled_follows(name):
-    for seed in range(2):  # the second recalls what the first left in the cache
+    for seed in range(2):  # the second recalls the first one's entry in the cache
         torch._dynamo.reset()
         torch.manual_seed(7)
         model, x = Model().eval(), torch.randn(3, 96)

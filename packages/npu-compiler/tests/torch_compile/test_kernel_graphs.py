@@ -1,4 +1,4 @@
-"""Graphs compiled to our own kernels: what they give, when they are taken, and what else is."""
+"""Graphs compiled to npu-ops' kernels: their results, and the choice between pipelines."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_nan_and_infinities_pass_as_in_eager(on_npu):
     x = torch.randn(3, 10)
     x[0, 3], x[1, 0] = torch.nan, torch.inf
     model = nn.Sequential(nn.Linear(10, 5), nn.ReLU(), nn.Linear(5, 4)).eval()
-    # Unless it is told to, OpenVINO drops NaN in activations after products.
+    # By default OpenVINO drops NaN in activations after products.
     options = {"nan": "propagate"} if on_npu else {}
     with torch.no_grad():
         found = torch.compile(model, backend="npu", options=options)(x)

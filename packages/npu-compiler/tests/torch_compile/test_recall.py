@@ -223,7 +223,7 @@ def test_an_op_of_others_takes_the_full_way(again):
 
 
 def known(model: nn.Module) -> Callable[..., Any]:
-    """Compiles a model whose graph is in the cache."""
+    """Compiles a model with its graph in the cache."""
     torch._dynamo.reset()
     with torch.no_grad():
         torch.compile(net(), backend="npu")(X)

@@ -39,7 +39,7 @@ Compile = Callable[..., dict[str, float]]
 
 @pytest.fixture
 def compile_afresh(run_python: Callable[..., Any]) -> Compile:
-    """Compiles and runs in a process of its own, with a directory for the cache."""
+    """Compiles and runs in a separate process, with a directory for the cache."""
 
     def fresh(directory: Path, *, seed: int = 0, **options: object) -> dict[str, float]:
         environment = {**os.environ, "NPU_COMPILE_CACHE_DIR": str(directory)}

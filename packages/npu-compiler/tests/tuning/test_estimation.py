@@ -19,7 +19,7 @@ X = torch.randn(2, 16)
 
 
 class Compiler:
-    """Estimates a microsecond for each product, and refuses what it is told to."""
+    """Estimates a microsecond for each product, and refuses the given candidates."""
 
     version = "9.9"
 

@@ -28,7 +28,7 @@ X = torch.randn(2, 16)
 
 
 def choose(monkeypatch, **times_us):
-    """Lets the clock say what the machine would, of the default and of the ways that are named."""
+    """Sets the measured times of the default and of the named candidates."""
 
     def measured(graphs, inputs, budget_s):
         return {name: times_us.get(name.replace(" ", "_"), 100.0) for name in graphs}

@@ -18,7 +18,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has an op's converter compute something else."""
 
     def planted(op: torch._ops.OpOverload, wrong: Callable[..., Any]) -> None:
-        # As one of this package's own, whose programs are kept.
+        # Like one of this package's calls, with programs that are kept.
         wrong.__module__ = "npu_compiler.planted"
         monkeypatch.setitem(registry._TABLE, op, replace(registry._TABLE[op], function=wrong))
 

@@ -1,4 +1,4 @@
-"""What counts as torch's result, and what does not."""
+"""Results that count as equal to torch's, and others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_forms_that_drop_nan_are_excused_where_torch_has_nan_and_nowhere_else() 
 
 
 def test_what_rounding_alone_does_to_torchs_own_result_is_right() -> None:
-    expected = torch.full((16,), 1e-3)  # a difference of large numbers, say
+    expected = torch.full((16,), 1e-3)  # for example, a difference of large numbers
     found = expected + 2e-5
     assert compare([found], [expected], precision="float32") is not None
     assert (

@@ -1,4 +1,4 @@
-"""What torch.compile(backend="npu") does with a program that is wrong."""
+"""Behaviour of torch.compile(backend="npu") for a wrong program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _before_and_after(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def _fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test finds out about a program is not known to the next."""
+    """Findings of one test about a program are not visible to the next."""
     monkeypatch.setenv("NPU_COMPILE_CACHE_DIR", str(tmp_path / "cache"))
 
 
@@ -312,7 +312,7 @@ def test_the_first_call_of_four_threads_is_judged_once(monkeypatch) -> None:
 
     monkeypatch.setattr(CompiledGraph, "_conclude", counted)
     x = torch.randn(4, 8)
-    # Through torch.compile each thread may come to a graph of its own.
+    # Through torch.compile each thread may get a separate graph.
     traced = make_fx(lambda x: (_before_and_after(x),), tracing_mode="fake")(x)
     graph = CompiledGraph(traced, kind="inference", static_positions=(), config=CompilerConfig())
     results: list[torch.Tensor] = []

@@ -69,7 +69,7 @@ print(json.dumps({"wrong": wrong, "told": told, "missed": missed}))
 
 @pytest.fixture
 def counts_of(run_python, tmp_path) -> Callable[[str, int], dict[str, int]]:
-    """Runs a script on the device that computes wrong values, and returns what it counted."""
+    """Runs a script on the device that computes wrong values, and returns its counts."""
 
     def run(code: str, bit: int) -> dict[str, int]:
         environment = {

@@ -1,4 +1,4 @@
-"""The program of one op that differs from torch: mended, or told and left to the host."""
+"""The program of one op that differs from torch: fixed, or reported and left to the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALL = OpCall("aten::relu", (TensorSpec(torch.float32, (2,)),))
 
 @pytest.fixture
 def build(monkeypatch, tmp_path):
-    """Builds a wrong program on a device that refuses further options; counts what is asked."""
+    """Builds a wrong program on a device that refuses further options; counts the requests."""
     asked = []
 
     def built(options):

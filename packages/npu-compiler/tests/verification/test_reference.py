@@ -1,4 +1,4 @@
-"""What torch's kernels of the host compute of a graph."""
+"""Results of torch's host kernels for a graph."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_step_that_goes_wrong_in_chunks_reads_token_by_token(captured, monkeyp
 
 
 def step_of_two_states():
-    """A state that sums what is read, doubled; a second that keeps the first's former value."""
+    """A state that sums the inputs, doubled; a second that keeps the first's former value."""
     graph = fx.Graph()
     read, total, former = (graph.placeholder(name) for name in ("read", "total", "former"))
     doubled = graph.call_function(operator.mul, (read, 2))
@@ -144,7 +144,7 @@ def test_each_comes_after_what_it_reads_and_a_cycle_as_one():
 
 
 def loop_of_one_state() -> TokenLoop:
-    """state * 0.5 + row, all plus what is the same for each; tells the state before it."""
+    """state * 0.5 + row, all plus a constant; returns the state before it."""
     graph = fx.Graph()
     state, row, same = (graph.placeholder(name) for name in ("state", "row", "same"))
     half = graph.call_function(_aten.mul.Tensor, (state, 0.5))

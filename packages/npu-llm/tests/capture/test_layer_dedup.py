@@ -80,7 +80,7 @@ def capture(model, monkeypatch):
 
 
 def computed(graph: fx.Graph) -> list[str]:
-    """Names what computes tensors; sizes are shared by copies."""
+    """Names the calls that compute tensors; copies share sizes."""
     values = [(node, node.meta.get("val")) for node in graph.nodes if node.op == "call_function"]
     return [str(node.target) for node, value in values if not isinstance(value, torch.SymInt)]
 

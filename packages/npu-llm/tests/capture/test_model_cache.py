@@ -43,7 +43,7 @@ _LINEAR = {
 _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_n_groups": 1}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 
-# Config class, its arguments, and what the model keeps besides keys and values.
+# Config class, its arguments, and the model's cache besides keys and values.
 _HYBRIDS: dict[str, tuple[str, dict[str, Any], str]] = {
     "lfm2": ("Lfm2Config", {"layer_types": ["conv", "full_attention"]}, "conv_states in 1 of 2"),
     "qwen3_next": (
@@ -87,7 +87,7 @@ _HYBRIDS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.fixture(params=sorted(_HYBRIDS))
 def hybrid(request, monkeypatch):
-    """A model, and what it keeps besides keys and values."""
+    """A model, and its cache besides keys and values."""
     class_name, sizes, kept = _HYBRIDS[request.param]
     monkeypatch.setattr(transformers.logging.get_logger("transformers"), "disabled", True)
     torch.manual_seed(5)
@@ -142,7 +142,7 @@ def test_layer_that_keeps_positions_too_is_another_kind():
 
 
 def test_facts_tell_which_layers_have_an_indexer(tiny):
-    # The second layer chooses what the first one chose.
+    # The second layer repeats the choice of the first.
     first, second = cache_layers(tiny("glm_moe_dsa").reference)
     assert first == LayerCache(1, 20, 1, 8, 12)
     assert second == LayerCache(1, 20, 1, 8)

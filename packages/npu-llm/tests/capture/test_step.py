@@ -94,7 +94,7 @@ class FixedLength(transformers.LlamaForCausalLM):
 
 
 class Untraceable(transformers.LlamaForCausalLM):
-    """Its code asks for what stands in a tensor."""
+    """Its code reads a tensor's values."""
 
     def forward(self, input_ids, **kwargs):
         assert input_ids.max() < 97

@@ -11,7 +11,7 @@ from npu_llm import ChatSession, NPUModelForCausalLM
 from npu_llm.tokenizer.tokenizer import encode_chat
 from npu_runtime import observe
 
-# A thought ends at w9; of earlier answers the template shows what follows it alone.
+# A thought ends at w9; of earlier answers the template shows only the text after it.
 TEMPLATE = """\
 {%- if messages[0].role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}
 {%- if tools %}<s> system {{ tools[0].function.name }} </s> {% endif %}
@@ -29,7 +29,7 @@ SIZES = {
 
 
 def save_words(folder, **changes):
-    """A Llama with random weights whose tokens are words."""
+    """A Llama with random weights and words as tokens."""
     words = models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>")
     tokenizer = Tokenizer(words)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -77,7 +77,7 @@ def model(folder, shared):
 
 @pytest.fixture
 def small(shared):
-    """A model whose context holds 64 tokens."""
+    """A model with a context of 64 tokens."""
     folder = shared.checkpoint(
         "words-64", lambda place: save_words(place, max_position_embeddings=64)
     )
@@ -97,7 +97,7 @@ def session(model, greedy):
 
 @pytest.fixture
 def answer_of(reference, model):
-    """answer_of(messages, ...): what transformers' model answers to the whole conversation."""
+    """answer_of(messages, ...): the answer of transformers' model to the whole conversation."""
 
     def answer(messages, **options):
         prompt = encode_chat(model.tokenizer, messages)["input_ids"]

@@ -5,7 +5,7 @@ import pytest
 from npu_llm.chat.call_styles import CALL_STYLES, call_style
 from npu_llm.chat.thinking_styles import THINKING_STYLES, thinking_style
 
-# What templates of some models contain, besides what others do.
+# Parts that only templates of some models contain.
 TEMPLATES = {
     "{{ tools }} <|start|>assistant<|channel|>analysis<|message|>": "harmony",
     "{{ tools }} >>>all\n": "functionary-v3.2",

@@ -134,7 +134,7 @@ def test_answers_that_the_template_shows_otherwise_are_read_again(model, answer_
     first = session.ask("w4", sequence_bias=[[[w9], 1e3]])
     assert set(first.tokens) == {w9}
     reply = session.ask("w5", suppress_tokens=[0, 1, 2, 3, w9])
-    # The thoughts are gone: what is common ends before them.
+    # The thoughts are removed: the common prefix ends before them.
     common = first.prompt_tokens
     assert reply.prefilled_tokens == reply.prompt_tokens - common
     assert reply.tokens == answer_of(
@@ -298,7 +298,7 @@ def test_an_option_that_nobody_knows(session):
     assert caught.value.code == "generate-option"
 
 
-# What the engine adds to the arguments of generate
+# Arguments that the engine adds to those of generate
 
 
 def test_penalties_biases_and_log_probabilities(session):

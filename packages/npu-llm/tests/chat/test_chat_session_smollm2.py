@@ -29,7 +29,7 @@ def model(smollm):
 
 
 def fresh_answer(model, messages, **options):
-    """What the model answers when it is given the whole conversation."""
+    """The model's answer to the whole conversation."""
     inputs = encode_chat(model.tokenizer, messages)
     output = model.generate(**inputs, **{**GREEDY, **options})
     return tuple(output[0, inputs["input_ids"].shape[1] :].tolist())

@@ -176,7 +176,7 @@ ANSWERS = {
 
 
 def parsed(text, style, size=1 << 20, *, thinking=None, functions=FUNCTIONS, **options):
-    """What the parser finds in a text that comes in pieces of a size."""
+    """The parser's results for a text in pieces of a size."""
     parser = OutputParser(thinking, style and STYLES[style], functions, **options)
     found = []
     for start in range(0, len(text), size):
@@ -321,7 +321,7 @@ def test_reasoning_is_separated(start, text, is_thinking, expected, size):
 def test_places_of_reasoning_are_kept(size):
     text = (
         "x" * 70_000 + "<think>hm</think>b<think>so</think>c"
-    )  # what was read long ago is dropped
+    )  # text that was read long ago is dropped
     parser = OutputParser(PLAIN_THINKING, None)
     for start in range(0, len(text), size):
         parser.take(text[start : start + size])

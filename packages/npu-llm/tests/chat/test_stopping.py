@@ -55,7 +55,7 @@ def test_another_thread_stops_an_answer(session, answer_of, way):
 
 @pytest.fixture
 def interruptible():
-    """Python's own handler of Ctrl-C, which a process that runs in the background lacks."""
+    """Python's handler of Ctrl-C, which a background process lacks."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)

@@ -52,7 +52,7 @@ def own_code(llama):
 
 @pytest.fixture
 def own_tokenizer(tmp_path):
-    """Writes a checkpoint's tokenizer whose class is code that comes with it."""
+    """Writes a tokenizer with its class as code in the checkpoint."""
     made = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
     )

@@ -99,7 +99,7 @@ def test_kernel_programs_have_one_form_of_their_weights():
         assert need.building_bytes == 9 * FACTS.vocabulary * FACTS.hidden_size
         assert need.weights_bytes <= other.weights_bytes
         assert need.first_start_bytes < other.first_start_bytes
-    # Of the float16 checkpoint, measured with all that the process has beside its weights: 0.4.
+    # Of the float16 checkpoint, measured with the rest of the process's memory: 0.4.
     need = estimate(mapped, PRECISIONS["int4"], kernels=True)
     assert need.working_bytes + need.building_bytes < 1.3 * FACTS.stored_bytes
     unpacked = estimate(FACTS, PRECISIONS["int4"], kernels=True)

@@ -53,7 +53,7 @@ def test_streamed_weights_give_the_logits_of_loaded_ones(
 
 @pytest.mark.parametrize("name", ["gpt2", "bloom", "mistral"])
 def test_a_step_runs_with_the_stored_values(everything_streams, checkpoint, name):
-    """What relocation finds by running the step is found with weights that are not there yet."""
+    """Relocation runs the step, also with weights that are not loaded yet."""
     found, logits = [], []
     for stored in (torch.bfloat16, torch.float32):
         model, weights = load_model(find_source(checkpoint(name, stored)))

@@ -1,4 +1,4 @@
-"""A small checkpoint with a tokenizer, and the command in a process of its own."""
+"""A small checkpoint with a tokenizer, and the command in a separate process."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ class Terminal:
 
     def read(self):
         ready, _, _ = select.select([self.screen], [], [], 120)
-        if not ready:  # a test that waits for ever would say nothing
+        if not ready:  # a test that waits forever would not report
             self.process.kill()
             pytest.fail(f"nothing came any more after {self.seen!r}")
         part = self.screen.read(1)
@@ -342,7 +342,7 @@ class Terminal:
 
     def end(self):
         """The exit code, after all output was read."""
-        with contextlib.suppress(OSError, EOFError):  # Linux says EIO when the other side has gone
+        with contextlib.suppress(OSError, EOFError):  # Linux returns EIO at its end
             while True:
                 self.read()
         self.screen.close()

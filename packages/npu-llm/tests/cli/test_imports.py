@@ -7,7 +7,7 @@ import pytest
 
 import npu_llm
 
-# Prints which of the two a command imported, to standard error after its own lines.
+# Prints which of the two a command imported, to standard error after its lines.
 COMMAND = """
 import io, sys
 from npu_llm.cli import main
@@ -59,7 +59,7 @@ print("imported:", *({"transformers", "torch._dynamo"} & set(sys.modules)), file
 """
 
 
-# As for the command, where neither torch nor what needs it can be imported.
+# As for the command, if neither torch nor modules that need it can be imported.
 WITHOUT_TORCH = """
 import sys
 

@@ -97,7 +97,7 @@ def test_config_that_is_none(in_process, broken):
 @pytest.mark.parametrize(
     "lie",
     [
-        {"hidden_size": "wide"},  # the hub's own class of error
+        {"hidden_size": "wide"},  # the hub's class of error
         {"num_attention_heads": 0},  # ZeroDivisionError
         {"num_key_value_heads": 0},
         {"num_attention_heads": 7},

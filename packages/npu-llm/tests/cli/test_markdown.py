@@ -60,7 +60,7 @@ def test_pieces_may_end_anywhere(places):
 @given(st.lists(st.sampled_from([*"ab# -`~*|>1.\n\t", "```", "\n\n", "- ", "  "])))
 def test_no_word_is_lost(pieces):
     whole, text = "".join(pieces), "".join(block.text for block in blocks_of(*pieces))
-    # What stands behind a fence is the name of a language.
+    # The text after a fence is the name of a language.
     fences = [line for line in whole.split("\n") if line.lstrip()[:3] in ("```", "~~~")]
     for sign in "ab":
         named = sum(line.count(sign) for line in fences)
@@ -86,7 +86,7 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Screen(io.StringIO):
-    """A terminal that keeps what was sent to it."""
+    """A terminal that keeps its input."""
 
     encoding = "utf-8"
 
@@ -104,7 +104,7 @@ def width(request, monkeypatch):
 
 @pytest.fixture
 def write(width, monkeypatch):
-    """write(pieces): what the terminal got, and the lines that it shows in the end."""
+    """write(pieces): the terminal's input, and the lines that it shows in the end."""
 
     def run(*pieces):
         screen = Screen()

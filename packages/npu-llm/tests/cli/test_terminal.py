@@ -17,7 +17,7 @@ from npu_llm.progress import MERGE_STAGES
 
 @pytest.fixture
 def screen():
-    """A display on a terminal of 80 columns, whose file has what was sent there."""
+    """A display on a terminal of 80 columns; its file has the sent text."""
     display = Display()
     display.console = on_terminal(io.StringIO())
     return display
@@ -125,7 +125,7 @@ def test_without_a_terminal_a_stage_is_a_line_at_its_end(capsys):
 
 
 def shown(written, columns):
-    """What a terminal shows: it breaks lines at the edge, moves back and erases."""
+    """The screen of a terminal: it breaks lines at the edge, moves back and erases."""
     lines, at = [""], 0
     index = 0
     while index < len(written):

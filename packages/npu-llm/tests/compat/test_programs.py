@@ -7,7 +7,7 @@ import pytest
 
 import forked_python
 
-# The programs of that library's README, and what else one may say of its names.
+# The programs of that library's README, and other checks of its names.
 README = """
 import warnings
 import numpy as np
@@ -58,7 +58,7 @@ print("done")
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs `python -m npu_llm.compat` with words, in a folder of its own."""
+    """Runs `python -m npu_llm.compat` with words, in a separate folder."""
 
     def run(*words):
         line = [sys.executable, "-m", "npu_llm.compat", *words]

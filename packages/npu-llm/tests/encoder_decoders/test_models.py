@@ -48,7 +48,7 @@ def save(folder, name, sizes, kind="ForConditionalGeneration"):
     config = getattr(transformers, f"{name}Config")(**sizes)
     model = getattr(transformers, "MarianMTModel" if name == "Marian" else name + kind)(config)
     for parameter in model.parameters():
-        # So that tokens differ by more than what two orders of summation do.
+        # So that tokens differ by more than two orders of summation.
         parameter.data.mul_(4 if parameter.dim() > 1 else 1)
     model.save_pretrained(folder)
     return type(model).from_pretrained(folder).eval()
@@ -391,7 +391,7 @@ def features(extractor, *seconds):
 
 
 def plain(value):
-    """Tokens and times of what generate returns, as lists."""
+    """Tokens and times of generate's result, as lists."""
     if isinstance(value, torch.Tensor):
         return value.tolist() if not value.is_floating_point() else value.round(decimals=2).tolist()
     if isinstance(value, dict):
@@ -456,7 +456,7 @@ def drafts(speech, cache, tmp_path_factory):
     folder = tmp_path_factory.mktemp("draft")
     kinds = (transformers.WhisperForConditionalGeneration, transformers.WhisperForCausalLM)
     sizes = {**model.config.to_dict(), "decoder_layers": 1}
-    # Each with a config of its own: a decoder alone writes into it that it is one.
+    # Each with a separate config: a decoder alone marks itself in it.
     whole, alone = (kind(transformers.WhisperConfig(**sizes)).eval() for kind in kinds)
     for each in (whole, alone):
         each.load_state_dict(model.state_dict(), strict=False)

@@ -14,7 +14,7 @@ from npu_llm.engine.sequence import Finished
 
 
 class Answers:
-    """What an engine tells about some requests."""
+    """Events of an engine for some requests."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -54,7 +54,7 @@ def engine_of():
 
 @pytest.fixture
 def fresh(llama):
-    """fresh(): the small llama on kernels, with a pool of its own."""
+    """fresh(): the small llama on kernels, with a separate pool."""
     llama.ours(pipeline="kernels")  # compiles it once
 
     def make():
@@ -67,7 +67,7 @@ def fresh(llama):
 
 @pytest.fixture(scope="session")
 def talkative_model(saved_tiny, shared):
-    """A llama whose context holds answers of seconds."""
+    """A llama with a context for answers of seconds."""
     folder = saved_tiny("llama", max_position_embeddings=65536)
     return shared.load(NPUModelForCausalLM, folder, dtype="float32")
 

@@ -334,7 +334,7 @@ def test_tokens_that_the_model_does_not_have_are_refused(llama):
 
 
 def scored(engine, given, count, *, num_top=0):
-    """For each prompt its tokens with their log probabilities, those of the answer, and the end."""
+    """For each prompt its tokens with their log probabilities, the answer's, and the end."""
     params = SamplingParams(max_new_tokens=count, temperature=0.0, prompt_logprobs=num_top)
     told = [queue.SimpleQueue() for _ in given]
     engine.submit_all(

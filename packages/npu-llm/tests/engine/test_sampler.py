@@ -18,7 +18,7 @@ def chosen(one, logits):
 
 
 def drawn(logits, count, **sampling):
-    """How often each token is drawn."""
+    """The number of draws of each token."""
     one = sampler(seed=5, **sampling)
     counts = [0] * len(logits)
     for _ in range(count):
@@ -52,7 +52,7 @@ def test_settings_bound_what_is_drawn(sampling, expected):
 
 
 def test_a_share_that_needs_more_than_the_first_tokens_is_whole():
-    logits = torch.zeros(1000)  # all alike: 0.9 of them are more than what is looked at first
+    logits = torch.zeros(1000)  # all equal: 0.9 of them are more than the first candidates
     counts = drawn(logits, 3000, top_p=0.9)
     assert 800 < sum(count > 0 for count in counts) <= 900
 

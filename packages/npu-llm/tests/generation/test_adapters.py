@@ -16,7 +16,7 @@ def forget_adapters(model):
 
 @pytest.fixture
 def model(llama, each_openvino_pipeline):
-    """One whose programs with adapters are of this pipeline."""
+    """A model with programs with adapters in this pipeline."""
     made = llama.ours(pipeline="auto" if each_openvino_pipeline == "dynamic" else "static")
     yield made
     made.set_adapter()
@@ -130,7 +130,7 @@ def test_three_adapters_in_one_batch_are_pefts_merged_models(llama, save_by_peft
         together = model(IDS).logits
         for row, wanted in enumerate(expected):
             assert float((together[row] - wanted).norm() / wanted.norm()) < most
-            # Beside others or alone, a row has its own adapter.
+            # In a batch or alone, a row has its adapter.
             model.set_adapter(list(kinds)[row])
             alone = model(IDS[row : row + 1]).logits[0]
             assert float((together[row] - alone).norm() / alone.norm()) < max(1e-4, most / 10)

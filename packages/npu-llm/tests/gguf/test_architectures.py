@@ -34,7 +34,7 @@ class TabulatedGelu(torch.nn.Module):
 
 
 def compute_as_llama_cpp(model):
-    """Takes over what llama.cpp computes otherwise than the models do."""
+    """Adopts llama.cpp's computations that differ from the models'."""
     tabulate_gelu(model)
     normal = torch.distributions.Normal(0.0, 1.0)
     for module in model.modules():

@@ -5,7 +5,7 @@ import pytest
 from npu_llm.checkpoint import facts
 from npu_llm.gguf.repacking import REPACKED, repack
 
-# Where a block has its scale in float16; None for one that is spread over four words.
+# Offset of a block's float16 scale; None for one that is spread over four words.
 SCALES = dict.fromkeys(REPACKED, 0) | {"TQ1_0": 52, "TQ2_0": 64, "IQ1_M": None}
 
 

@@ -62,7 +62,7 @@ class FakeStore:
 
 
 class Sequences:
-    """A cache on a fake store, and what it ought to hold: tokens and positions of each row."""
+    """A cache on a fake store, and its expected content: tokens and positions of each row."""
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
@@ -70,7 +70,7 @@ class Sequences:
         self.mask = torch.zeros(1, 0, dtype=torch.int64)
 
     def step(self, ids, *, mask=None, kept=0, positions=None):
-        """Runs a step; returns logits, and those that every kept token ought to have."""
+        """Runs a step; returns logits, and the expected logits of every kept token."""
         ids = torch.as_tensor(ids)
         new = torch.ones_like(ids) if mask is None else torch.as_tensor(mask)
         past = self.mask if self.mask.shape[1] else new[:, :0]
@@ -96,7 +96,7 @@ def sequences(store):
 
 @pytest.fixture(scope="session")
 def expected_logits():
-    """expected_logits(tokens, positions): what a row that sees these tokens ought to have."""
+    """expected_logits(tokens, positions): the expected logits of a row that sees these tokens."""
     return lambda tokens, positions=None: logits_of(
         tokens, range(len(tokens)) if positions is None else positions
     )
@@ -110,5 +110,5 @@ def limited(store):
 
 @pytest.fixture
 def beside():
-    """beside(sequences): other sequences in the same pool."""
+    """Other sequences in the same pool."""
     return lambda sequences: Sequences(sequences.pool)

@@ -7,7 +7,7 @@ from npu_runtime import observe
 
 
 class Stub:
-    """A cache that answers with what it was given."""
+    """A cache that returns its arguments."""
 
     def step(self, values, device):
         return values["input_ids"].float().to(device)

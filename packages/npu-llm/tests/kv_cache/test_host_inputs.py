@@ -23,7 +23,7 @@ def named(shape, element, name):
 
 
 def attention_model() -> ov.Model:
-    """Two layers with a causal mask, sines and a bool mask, each layer with calls of its own."""
+    """Two layers with a causal mask, sines and a bool mask, each layer with separate calls."""
     inputs = {name: named(list(one.shape), ov.Type.i64, name) for name, one in VALUES.items()}
     scores = named([1, 1, TOKENS, SLOTS], ov.Type.f32, "scores")
     queries = ops.unsqueeze(inputs["position_ids"], ops.constant(2))

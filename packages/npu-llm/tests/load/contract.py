@@ -36,7 +36,7 @@ def encoder() -> Path:
 
 
 def address_of(server: subprocess.Popen[bytes], log: Path) -> str | None:
-    """Where the server listens; None if it ended."""
+    """The address of the server; None if it ended."""
     while server.poll() is None:
         if url := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
             return url[0]
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        # A short context: most of what is drawn asks for as long an answer as there can be.
+        # A short context: most drawn requests ask for the longest possible answer.
         command = [sys.executable, "-W", "ignore", "-m", "npu_llm.cli", "serve", "--dtype", "int8"]
         command += ["--port", "0", "--max-context", "64", "--alias", "text", "--alias", "vectors"]
         command += ["--model", str(weights()), "--model", str(encoder())]

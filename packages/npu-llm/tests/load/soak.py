@@ -35,7 +35,7 @@ CACHE_MB = 96  # full within a minute, so that blocks are taken back all the tim
 
 @dataclass
 class Told:
-    """What clients were told."""
+    """Responses to clients."""
 
     answers: int = 0
     left: int = 0
@@ -46,7 +46,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Held:
-    """What the server holds."""
+    """Resources of the server."""
 
     seconds: float
     rss_mib: float
@@ -139,7 +139,7 @@ async def load(url: str, process: int, options: argparse.Namespace) -> bool:
             samples.append(held_by(process, started))
             print(json.dumps(asdict(samples[-1]) | asdict(told)), flush=True)
         await asyncio.gather(*clients)
-        # Who left is noticed within a step.
+        # A disconnected client is detected within a step.
         for _ in range(100):
             left_over = await figures(client)
             if not any(left_over.values()):

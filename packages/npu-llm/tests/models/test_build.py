@@ -12,7 +12,7 @@ from npu_runtime import layer_recording, observe
 
 @pytest.fixture
 def told():
-    """What programs tell of their layers while these are recorded."""
+    """Layers that programs report while they are recorded."""
     events = []
 
     def hear(new):

@@ -37,7 +37,7 @@ def exported(exported_llama):
 
 @pytest.fixture
 def copy(exported, tmp_path):
-    """A copy somewhere else, its times those of the copying."""
+    """A copy elsewhere, with the times of the copy."""
     folder = tmp_path / "copy"
     shutil.copytree(exported, folder, copy_function=shutil.copy)
     return folder
@@ -210,7 +210,7 @@ def test_group_size_that_no_kernel_has(llama, tmp_path):
 
 
 class Compiler:
-    """Compiles by the CPU plugin, whose blobs the CPU and the stub of an NPU import."""
+    """Compiles by the CPU plugin; the CPU and the stub of an NPU import its blobs."""
 
     def __init__(self, folder):
         self.folder, self.jobs, self.refuses = folder, [], ()
@@ -294,13 +294,13 @@ def test_static_programs_up_to_the_context_have_blobs(folder):
     entry = open_exported(folder)
     assert [(blob.program, blob.target) for blob in entry.blobs] == wanted
     assert entry.pipeline == "static"
-    assert entry.static_layout.dtype == "float16"  # what an NPU computes in
+    assert entry.static_layout.dtype == "float16"  # the dtype in which an NPU computes
     assert all((folder / blob.file).is_file() for blob in entry.blobs)
     assert sorted(path.name for path in folder.glob("tmp*")) == []
 
 
 def test_npu_starts_from_its_blobs_and_computes_the_model(on_4000, llama, folder, tmp_path):
-    # The CPU plugin computes what it imports in the precision that it likes best.
+    # The CPU plugin computes imported blobs in its preferred precision.
     model = NPUModelForCausalLM.from_pretrained(folder, cache_dir=tmp_path / "cache", verify="off")
     assert model.report.from_cache
     assert model.report.compiled_because is None

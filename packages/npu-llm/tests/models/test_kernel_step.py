@@ -114,7 +114,7 @@ FAMILIES = {
     ),
     "phi, norms by head": ("PhiConfig", SIZES | {"qk_layernorm": True}),
 }  # fmt: skip
-# Others differ from these in what one of these has.
+# Others differ from these in one property.
 SELDOM = {
     "opt, norms behind", "falcon, all heads", "mpt", "cohere2", "arcee", "nemotron", "glm", "olmo",
     "exaone4", "codegen", "gpt_bigcode", "gpt_neo", "qwen2_moe", "stablelm, norms by head",
@@ -246,7 +246,7 @@ def test_a_model_that_is_no_kernel_program_is_built_once(tmp_path, save_tiny, fi
     assert_refused()  # also from the cache
     if first == "auto":
         return
-    # What it refers to may be gone: then it is built.
+    # Its references may be missing: then it is built.
     for folder in (tmp_path / "cache").iterdir():
         if (folder / "step.bin").exists():
             shutil.rmtree(folder)
@@ -349,7 +349,7 @@ def test_blocks_of_q4_0_are_packed_bit_for_bit(tmp_path, save_tiny, tied):
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
             assert torch.equal(found.read(parameter), parameter), name
-    # And the file's own values, without what transformers made of them.
+    # And the file's values, without transformers' conversion.
     tensors = {
         one.name: gguf.dequantize(one.data, one.tensor_type) for one in GGUFReader(file).tensors
     }
@@ -432,7 +432,7 @@ def test_in_the_files_own_precision_each_weight_keeps_its_blocks(tmp_path, model
         assert (stored is None) == (parameter.dim() == 1 or "down_proj" in name)
     stored = read_weights(tmp_path / "weights")
     forms = {one.kind: one for one in stored.values() if isinstance(one, PackedLinear)}
-    # Queries and keys with values, gate with up, and what has one kind.
+    # Queries and keys with values, gate with up, and weights of one kind.
     assert forms.keys() == {"mixed", "float16", "q5_1", "q8_0"}
     of_parts = {
         tuple(part.kind for part in one.parts)

@@ -111,7 +111,7 @@ def test_biases_that_the_class_does_not_have_are_left_to_a_trace(tmp_path, llama
 
 
 def test_exchanged_blocks_are_found(tmp_path, llama, monkeypatch):
-    """In a file's own precision, whose reference does not read packed weights back."""
+    """In a file's precision; its reference does not read packed weights back."""
     own = replace(OWN, name="bfloat16", dtype_name="bfloat16")
     monkeypatch.setitem(PRECISIONS, "bfloat16", own)
     path = write_tiny(tmp_path / "some.gguf", llama, GGMLQuantizationType.Q8_0)

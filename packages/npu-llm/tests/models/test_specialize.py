@@ -137,7 +137,7 @@ def test_a_token_s_activations_are_multiplied_as_rows_where_that_pays(scales_wei
 
 
 def feed_forward() -> ov.Model:
-    """A gated feed-forward block whose input has one massive activation."""
+    """A gated feed-forward block with one massive activation in its input."""
     weights = [ops.parameter(shape, ov.Type.i8) for shape in ([64, 8], [64, 8], [8, 64])]
     for number, one in enumerate(weights):
         one.output(0).set_names({f"weight.{number}"})

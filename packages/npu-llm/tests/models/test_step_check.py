@@ -40,7 +40,7 @@ def reference(noise):
 
 
 def judged(reference, change):
-    """Runs a step for each row, whose logits are off by a change."""
+    """Runs a step for each row, with logits that are off by a change."""
     steps = [
         _Step(f"token {row}", (reference.logits + change)[row : row + 1], (row,))
         for row in range(ROWS)

@@ -48,7 +48,7 @@ WORDS = ("<pad>", "<unk>", "<cls>", "<sep>", "the", "cat", "dog", "sat", "mat", 
 
 @pytest.fixture(scope="session")
 def encoder(shared):
-    """A small BERT with random weights, of 40 tokens, whose vectors may be cut to 12 numbers."""
+    """A small BERT with random weights, of 40 tokens; its vectors may be cut to 12 numbers."""
     folder = shared.checkpoint("encoder", _save_encoder)
     return shared.load(NPUModelForFeatureExtraction, folder)
 

@@ -1,4 +1,4 @@
-"""Features of language models in each frontend, as docs/reference/language-features.md says."""
+"""Features of language models in each frontend, as in docs/reference/language-features.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOK = {"type": "function", "function": {"name": "look", "parameters": NO_ARGUME
 
 
 def cells():
-    """Returns (feature, frontend) -> what the page says."""
+    """Returns (feature, frontend) -> the page's cell."""
     rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")][1:]
     found = {}
     for row in rows:
@@ -54,7 +54,7 @@ class Asked:
         self._capsys = capsys
 
     def command(self, name, *words, lines=()):
-        """Returns what a command prints; fails if it does."""
+        """Returns a command's output; fails if it does."""
         text = "".join(f"{line}\n" for line in lines)
         self._monkeypatch.setattr(sys, "stdin", io.StringIO(text))
         code = main([name, *self.place, *words])

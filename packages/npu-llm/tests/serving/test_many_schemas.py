@@ -13,7 +13,7 @@ PATTERNS = ("^[a-c]{1,4}$", "^\\d{3}-\\d{2}$", "^(on|off)?$", "^[A-Z][a-z]{0,5}$
 
 
 def schema_of(numbers, depth=0):
-    """A schema whose answers all end."""
+    """A schema with finite answers only."""
     kinds = ["string", "pattern", "integer", "boolean", "null", "enum", "const"]
     kinds += ["object", "array", "any", "reference"] if depth < 3 else []
     kind = numbers.choice(kinds) if depth else "object"

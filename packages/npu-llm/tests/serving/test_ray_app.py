@@ -95,7 +95,7 @@ def test_a_replica_that_is_killed_under_load_costs_no_answer(deployed):
 def test_what_begins_alike_goes_to_one_replica(deployed):
     for number in range(16):
         ask(deployed, number)
-    time.sleep(2)  # replicas tell what they know
+    time.sleep(2)  # replicas report their prefixes
     cached = [
         ask(deployed, number).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
         for number in range(16)

@@ -1,4 +1,4 @@
-"""A server with the real SmolLM2: many clients at once get what one gets."""
+"""A server with the real SmolLM2: many concurrent clients get the same answers as one."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,8 +21,8 @@ QUESTIONS = [
 def server(smollm, serve_loaders):
     def load():
         model = smollm()
-        # A cache for a third of what is asked at once: sequences are put back meanwhile, and
-        # beginnings have to go.
+        # A cache for a third of the concurrent requests: sequences are preempted, and prefixes
+        # evicted.
         cache_bytes = 48 * model.block_pool.store.block_bytes
         options = EngineOptions(max_num_seqs=CLIENTS, cache_bytes=cache_bytes)
         return ServedModel("smollm2", model, options)

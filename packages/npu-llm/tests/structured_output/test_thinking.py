@@ -6,7 +6,7 @@ START, END = [5], [7, 8]
 
 
 def gate(byte_tokenizer, **options):
-    """A gate whose answer is "x" or "xy"; marks are the bytes 5, and 7 and 8."""
+    """A gate with the answer "x" or "xy"; marks are the bytes 5, and 7 and 8."""
     maker, _, size = byte_tokenizer
     form = Form.of_regex("xy?")
     made = {"direct": maker.make(form), "after": maker.make(form)}

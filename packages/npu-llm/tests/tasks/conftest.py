@@ -80,7 +80,7 @@ def make_config(name):
 
 @pytest.fixture(scope="session")
 def checkpoint(shared):
-    """checkpoint(family, auto class): a folder with a small model and what prepares its inputs."""
+    """checkpoint(family, auto class): a folder with a small model and its preprocessor."""
 
     @functools.cache
     def get(name, auto):
@@ -109,14 +109,14 @@ def auto_class(task):
 
 
 def save(name, auto, folder):
-    """Saves a small model of a family with what prepares its inputs."""
+    """Saves a small model of a family with the preprocessor of its inputs."""
     torch.manual_seed(3)
     config = make_config(name)
     if auto is transformers.AutoModelForQuestionAnswering:
         config.num_labels = 2  # where an answer begins, and where it ends
     model = auto.from_config(config).eval()
     for parameter in model.parameters():
-        # So that results differ by more than what two orders of summation do.
+        # So that results differ by more than two orders of summation.
         parameter.data.add_(torch.randn_like(parameter) * 0.05)
     model.save_pretrained(folder)
     config = model.config

@@ -36,7 +36,7 @@ TEXTS = ["the cat sat on the mat", "where is bob", "anna lives in paris", "who w
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory, checkpoint):
-    """A BERT whose rows are long enough for groups of weights, with a tokenizer."""
+    """A BERT with rows long enough for groups of weights, and a tokenizer."""
     folder = tmp_path_factory.mktemp("wide")
     torch.manual_seed(3)
     config = transformers.BertConfig(
@@ -51,7 +51,7 @@ def wide(tmp_path_factory, checkpoint):
 
 @pytest.fixture
 def quantize(capsys):
-    """quantize(model, output, *options): exit code, and what was said."""
+    """quantize(model, output, *options): exit code, and output."""
 
     def run(model, output, *options):
         arguments = [str(one) for one in (model, "-o", output, *options)]
@@ -63,7 +63,7 @@ def quantize(capsys):
 
 
 def _error(folder, wide):
-    """How far vectors of tokens are from those of transformers, as a share of their size."""
+    """Distance of token vectors from transformers', relative to their size."""
     tokens = transformers.AutoTokenizer.from_pretrained(wide)(
         ["bob lives in london", "the cat"], padding=True, return_tensors="pt"
     )

@@ -7,7 +7,7 @@ import torch
 
 from npu_llm import NPUModelForFeatureExtraction
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # its own, about its models
+pytestmark = pytest.mark.filterwarnings("ignore")  # of that library, about its models
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""transformers.pipeline gives the same results with our classes as with its own."""
+"""transformers.pipeline gives the same results with our classes as with transformers'."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _sounds():
     return [draws.normal(size=length).astype(np.float32) for length in (1600, 2400)]
 
 
-# Pipeline -> family, what prepares inputs beside the tokenizer, what goes in, further arguments.
+# Pipeline -> family, preprocessor besides the tokenizer, inputs, further arguments.
 PIPELINES = {
     "feature-extraction": ("bert", {}, TEXTS, {}),
     "text-classification": ("roberta", {}, TEXTS, {"top_k": 3}),
@@ -84,7 +84,7 @@ CLASSES = {
 
 
 def _assert_near(found, expected):
-    """Equal words and structure; numbers within 1e-4 of the largest beside them."""
+    """Equal words and structure; numbers within 1e-4 of the largest in the same list."""
     assert type(found) is type(expected)
     if isinstance(expected, dict):
         assert list(found) == list(expected)
@@ -104,7 +104,7 @@ def _assert_near(found, expected):
         assert found == expected
 
 
-@pytest.mark.filterwarnings("ignore")  # transformers' own, the same for its own classes
+@pytest.mark.filterwarnings("ignore")  # of transformers; the same for its classes
 @pytest.mark.parametrize("task", PIPELINES)
 def test_pipeline_answers_as_with_transformers(checkpoint, compiled, task):
     family, processors, given, options = PIPELINES[task]

@@ -64,7 +64,7 @@ def test_a_template_gives_the_text_that_transformers_makes(name):
 @pytest.mark.parametrize("name", sorted(_UNBOUNDED))
 def test_a_template_without_bound_is_an_error_and_the_next_one_works(name, monkeypatch):
     monkeypatch.setattr(chat_template, "_SECONDS", 2.0)
-    chat_template._renderer.end()  # the bound is told to a new process
+    chat_template._renderer.end()  # the bound is passed to a new process
     with chat_template.bounded_templates():
         with pytest.raises(OptionError) as caught:
             rendered(_UNBOUNDED[name])

@@ -12,7 +12,7 @@ _BYTES = [f"<0x{value:02X}>" for value in range(256)]
 
 
 class Decoding:
-    """A tokenizer of tokenizers, as Detokenizer calls it; counts what it decodes."""
+    """A tokenizer of tokenizers, as Detokenizer calls it; counts decoded tokens."""
 
     def __init__(self, decoder):
         vocabulary = {text: index for index, text in enumerate([*_WORDS, *_BYTES])}

@@ -1,4 +1,4 @@
-"""torch with a program's weights and rounding gives the model's own results."""
+"""torch with a program's weights and rounding gives the model's results."""
 
 import pytest
 import torch

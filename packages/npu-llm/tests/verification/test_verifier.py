@@ -86,13 +86,13 @@ def nothing(program):
 
 
 def flip_a_product(program):
-    """Has the last product before the head give the negative of what it computes."""
+    """Negates the result of the last product before the head."""
     products = [node for node in program.get_ordered_ops() if node.get_type_name() == "MatMul"]
     _negate(products[-2])
 
 
 def flip_attention(program):
-    """Has the first layer's attention give the negative of what it computes."""
+    """Negates the result of the first layer's attention."""
     kinds = ("ScaledDotProductAttention", "Softmax")
     nodes = program.get_ordered_ops()
     _negate(next(node for node in nodes if node.get_type_name() in kinds))
@@ -231,7 +231,7 @@ def test_each_program_of_the_static_pipeline_is_compared(wide, changed, checks):
 
 
 def test_what_is_right_without_snippets_is_served_so(wide, changed, monkeypatch):
-    """The workaround is told, kept, and not searched for again."""
+    """The workaround is reported, kept, and not searched for again."""
     entry = changed(wide("float32", "dynamic"), nothing)
     asked = []
     original = npu_runtime.load_program

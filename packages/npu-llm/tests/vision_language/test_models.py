@@ -104,7 +104,7 @@ def test_npu_plugin_runs_the_programs_of_fixed_sizes(looker, static_looker, part
 
 
 def test_turns_go_on_where_the_last_one_ended(looker, static_looker):
-    """A second turn has pictures of its own, and reads only what is new."""
+    """A second turn has separate images, and reads only new tokens."""
     model, ours, _ = looker
     first = {"input_ids": torch.tensor([[1, *[4] * 4, 11, 20]]), "pixel_values": pictures(1)}
     more = torch.tensor([[30, *[4] * 4, 12, 13]])
@@ -236,7 +236,7 @@ def test_grids_of_images_and_a_video_have_their_own_positions(name, each_openvin
     }
     for way in WAYS.values():
         assert_same_tokens(model, ours, given, **way)
-    # What was noted of those images must not count for the next text.
+    # Records of those images must not count for the next text.
     assert_same_tokens(model, ours, {"input_ids": torch.tensor([[4, 5, 6]])})
     if each_openvino_pipeline == "static":
         many = {

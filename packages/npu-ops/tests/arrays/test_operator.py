@@ -1,4 +1,4 @@
-"""What all array operators share: the device argument, layers, threads, a lazy import."""
+"""Common parts of all array operators: the device argument, layers, threads, a lazy import."""
 
 import subprocess
 import sys

@@ -16,12 +16,12 @@ Plant = Callable[[str, Callable[..., Any]], None]
 
 @pytest.fixture
 def plant() -> Iterator[Plant]:
-    """Puts a kernel in the place of npu's own for one op, until the test ends."""
+    """Replaces npu's kernel for one op until the test ends."""
     library = torch.library.Library("aten", "IMPL")
 
     def put(op: str, kernel: Callable[..., Any]) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says that a kernel was there, which is the idea
+            warnings.simplefilter("ignore")  # torch warns that a kernel is replaced, as intended
             library.impl(op, kernel, "PrivateUse1")
 
     yield put
@@ -38,4 +38,4 @@ def script(
     (tmp_path / "program.py").write_text(request.module.SCRIPT)
     yield "program.py"
     torch.use_deterministic_algorithms(False)
-    sys.modules.pop("program", None)  # `-m program` imports it, as Python's own -m does
+    sys.modules.pop("program", None)  # `-m program` imports it, as Python's -m does

@@ -1,4 +1,4 @@
-"""OpAutoCompare over torch's own database of ops: npu's kernels are right, so nothing may differ.
+"""OpAutoCompare over torch's database of ops: npu's kernels are right, so differences are errors.
 
 One sample of every eighth op; `benchmarks/false_alarms.py` goes through all of it.
 """

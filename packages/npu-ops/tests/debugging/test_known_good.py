@@ -79,7 +79,7 @@ def test_a_fault_in_the_same_run_is_found_by_each_tool(
 ) -> None:
     def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
         weights = torch.softmax(x.cpu(), dim)
-        return torch.where(weights == 0, 0 / weights, weights).to("npu")  # 0 / 0 for what is masked
+        return torch.where(weights == 0, 0 / weights, weights).to("npu")  # 0 / 0 if masked
 
     plant("_softmax", softmax)
     tools = ["--overflow", "--capture", "--autocompare", "-o", "out"]

@@ -77,7 +77,7 @@ def test_a_wrong_backward_shows_in_the_gradients_alone() -> None:
     ]
     found = ModuleCompare(*runs)
     bad = [(layer.kind, layer.layer) for layer in found.layers if not layer.seen.passed]
-    # The gradient of the middle's result is right; what comes out of its backward is not.
+    # The gradient of the middle's result is right; the result of its backward is not.
     assert bad[0] == ("gradient", "0")
     assert ("gradient", "1") not in bad
     assert not any(kind == "activation" for kind, _ in bad)

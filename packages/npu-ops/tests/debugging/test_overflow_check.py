@@ -1,4 +1,4 @@
-"""Where NaN and infinity come from: the op that computed them, and memory that nothing wrote."""
+"""Origins of NaN and infinity: the op that computed them, or unwritten memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = 64
 
 @pytest.fixture(autouse=True)
 def garbage_is_nan() -> Iterator[None]:
-    """torch fills what nothing writes with NaN itself, so that garbage is the same each time."""
+    """torch itself fills unwritten memory with NaN, so that garbage is the same each time."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     yield

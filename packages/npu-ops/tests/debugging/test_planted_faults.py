@@ -17,7 +17,7 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Fault:
-    """A kernel with a fault, a program that meets it, and what the tool has to say."""
+    """A kernel with a fault, a program that triggers it, and the tool's expected report."""
 
     name: str
     op: str

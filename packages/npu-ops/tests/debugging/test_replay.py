@@ -1,4 +1,4 @@
-"""Calls made again: what is wrong is found, and what cannot be compared is no failure."""
+"""Replayed calls: wrong results are found, and incomparable ones do not fail."""
 
 from __future__ import annotations
 

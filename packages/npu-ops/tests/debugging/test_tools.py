@@ -1,4 +1,4 @@
-"""What all op tools share, and each of the small ones: lists, sampling, threads, findings."""
+"""Common parts of all op tools, and the small tools: lists, sampling, threads, findings."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_backward_on_another_thread_is_seen_by_a_tool_entered_there() -> None:
 
 
 class Nested(torch.autograd.Function):
-    """A backward within a backward; past sixty of them autograd goes on in threads of its own."""
+    """A backward within a backward; past sixty of them autograd continues in separate threads."""
 
     @staticmethod
     def forward(ctx, x, depth):

@@ -44,7 +44,7 @@ def test_steps_equal_attention_over_all_tokens(device, window):
 @pytest.mark.parametrize("device", DEVICES)
 def test_cache_that_is_a_view_is_written_where_it_lies(device):
     query, key, value = tokens(2, device)
-    # (layers, batch, capacity, heads, size), as some caches lie
+    # (layers, batch, capacity, heads, size), the layout of some caches
     whole = torch.zeros(3, 2, 2, CAPACITY, SHARED, SIZE, device=device)
     key_cache, value_cache = (whole[1, i].transpose(1, 2) for i in range(2))
     result = torch.ops.npu.fused_attention(query, key, value, key_cache, value_cache, 4)

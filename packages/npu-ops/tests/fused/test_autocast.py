@@ -21,7 +21,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-# op of ours, what it stands for, shapes of the arguments
+# our op, the op that it replaces, shapes of the arguments
 ROWS: dict[
     str, tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[tuple[int, ...], ...]]
 ] = {
@@ -56,7 +56,7 @@ ROWS: dict[
 
 
 def arguments(name: str, device: str, first: torch.dtype) -> list[Tensor]:
-    """Random tensors, the first one of its own dtype, the others float32 as weights are."""
+    """Random tensors, the first one of the given dtype, the others float32 like weights."""
     generator = torch.Generator().manual_seed(3)
     shapes = ROWS[name][2]
     dtypes = [first] + [torch.float32] * (len(shapes) - 1)

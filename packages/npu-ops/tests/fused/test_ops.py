@@ -23,8 +23,8 @@ TOLERANCE = {
 class Case:
     """One way to call an op.
 
-    make(dtype) gives positional arguments on the CPU; `differentiable` are those of them that
-    gradients are checked for.
+    make(dtype) gives positional arguments on the CPU; `differentiable` are the ones to check
+    gradients for.
     """
 
     op: str

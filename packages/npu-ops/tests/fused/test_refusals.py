@@ -1,4 +1,4 @@
-"""What the ops refuse: the class, the code, the value, and the same words from the fake."""
+"""Refusals of the ops: the class, the code, the value, and the same words from the fake."""
 
 import pytest
 import torch

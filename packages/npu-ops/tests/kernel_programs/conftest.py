@@ -20,7 +20,7 @@ def pytest_generate_tests(metafunc):
 
 
 def one_sequence(count, *, start=0, kept=None):
-    """Rows of one sequence, whose tokens are 0, 1, ... and whose blocks lie one after the other."""
+    """Rows of one sequence with tokens 0, 1, ... and consecutive blocks."""
     places = torch.arange(start, start + count)
     return Rows(
         tokens=torch.arange(count),
@@ -76,7 +76,7 @@ def in_levels(x):
     return levels.flatten(1)[:, : x.shape[1]] / 64
 
 
-# The float16 numbers of each type's block, by their places; MXFP4 has a byte of its own.
+# The float16 numbers of each type's block, by their offsets; MXFP4 has a byte instead.
 _HALVES = {
     "q4_0": [0],
     "q4_1": [0, 2],
@@ -95,9 +95,8 @@ _HALVES = {
 
 
 def random_blocks(kind, rows, inputs, generator, scales=None):
-    """Blocks (rows, bytes) of ggml's type whose other bits are random.
-
-    Scales are those given in turn, or else such that a row has a length of about 1.
+    """Blocks (rows, bytes) of ggml's type with random other bits. Scales are the given ones in
+    turn, or such that a row has a length of about 1.
     """
     size, bytes_of = GGML_QUANT_SIZES[GGMLQuantizationType[kind.upper()]]
     shape = (rows, inputs // size, bytes_of)
@@ -151,7 +150,7 @@ def run(program, weights, kernel_set, rows=None):
 
 
 def table_program(table: PackedLinear, *, scale):
-    """A program whose logits are the entries of a table, times a factor."""
+    """A program with the entries of a table as logits, times a factor."""
     columns = Columns(0, 0, table.inputs)
     return KernelProgram(
         instructions=(Embed(out=columns, table="table", scale=scale),),

@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """Builds the program with registers whose multiplication is the given line."""
+    """Builds the program with registers that multiply by the given line."""
     folder = tmp_path_factory.mktemp("amx")
     flags = ["-std=c++20", "-O1", f"-I{SOURCES}", *(f"-m{name}" for name in AVX512)]
 

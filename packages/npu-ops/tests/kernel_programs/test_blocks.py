@@ -1,4 +1,4 @@
-"""Weights in the blocks of ggml's types, with gguf's own reading of them as the reference."""
+"""Weights in the blocks of ggml's types, with gguf's values as the reference."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Whole programs against the reference, and what happens around them: threads, forks, bad rows."""
+"""Whole programs against the reference, and their surroundings: threads, forks, bad rows."""
 
 import sys
 import threading
@@ -106,7 +106,7 @@ def a_layer(*, heads=4, key_heads=2, key_size=24, value_size=20, **attend):
 
 
 def mixed_rows(generator):
-    """A piece of two prompts and a single token, in blocks that lie anywhere."""
+    """A chunk of two prompts and a single token, in blocks in any order."""
     sequences = [0] * 70 + [1] * 5 + [2]
     slots = [*range(70), *range(5), 0]
     tables = torch.randperm(24, generator=generator)[:18].view(3, 6).to(torch.int32)
@@ -197,7 +197,7 @@ def test_blocks_are_copied_read_and_written(generator):
     tables = torch.tensor([[0, 5]], dtype=torch.int32)
     after = Rows(**{**vars(one_sequence_of(20, 3)), "block_tables": tables})
     expected = execution.step(after)
-    execution.reserve(200)  # what is there stays
+    execution.reserve(200)  # existing values stay
     other.write_blocks([3, 8], execution.read_blocks([0, 1]))
     moved = Rows(**{**vars(after), "block_tables": torch.tensor([[3, 8]], dtype=torch.int32)})
     assert torch.equal(other.step(moved), expected)

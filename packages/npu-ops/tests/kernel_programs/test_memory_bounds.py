@@ -1,4 +1,4 @@
-"""Programs of random shapes whose weights and rows end where a forbidden page begins."""
+"""Programs of random shapes with weights and rows that end at a forbidden page."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Sparse attention of kernel programs: what it chooses, its bounds, and what it refuses."""
+"""Sparse attention of kernel programs: its choices, its bounds, and its refusals."""
 
 import itertools
 from dataclasses import replace
@@ -32,7 +32,7 @@ SLOTS = 400  # tokens that differ
 
 
 def an_attention(generator, *, key_heads=KEY_HEADS, group=GROUP, key=KEY):
-    """A program that attends to what its tokens say, in numbers that every cache has exactly.
+    """A program that attends by its tokens, in numbers that every cache represents exactly.
 
     Of each key and value the first two numbers are -127 and 128, so that 8 bits have steps of 1.
     Bounds are whole numbers times a power of two: none is rounded, so that equal ones are equal.
@@ -277,7 +277,7 @@ def test_bounds_hold_whatever_was_written_rewound_and_copied(kernel_set, cache, 
         assert (bounds[:, 1] <= most + numpy.abs(most) / 64 + near).all()
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How many threads decode, by what steps with each count took."""
+"""The number of decoding threads, by the times of steps with each count."""
 
 import pytest
 import torch

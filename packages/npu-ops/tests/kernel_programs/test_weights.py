@@ -47,7 +47,7 @@ def test_gate_and_up_alternate_in_blocks():
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "int8", "int4"])
 def test_padding_is_zero(kind, generator):
-    """What lies behind the last output and input is the same in each file."""
+    """The bytes after the last output and input are the same in each file."""
     weight = rounded(torch.randn(17, 96, generator=generator), kind, 32)
     size = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int4": 0.5}[kind]
     width = 96 if kind not in ("int8", "int4") else 128
@@ -84,7 +84,7 @@ def test_shapes_that_no_kernel_has():
 
 @pytest.fixture(params=[0, 6], ids=["header written last", "header with room"])
 def written(request, tmp_path, generator):
-    """A file of weights of all kinds, and what is in it."""
+    """A file of weights of all kinds, and its content."""
     weight = torch.randn(40, 96, generator=generator)
     items = {kind: rounded(weight, kind, 32) for kind in ("float32", "bfloat16", "int8", "int4")}
     items |= {"table": torch.arange(7, dtype=torch.int32), "empty": torch.zeros(0, 3)}

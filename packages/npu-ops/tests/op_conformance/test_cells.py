@@ -1,4 +1,4 @@
-"""A comparison that cannot fail says nothing: wrong ops, modules and places must be seen."""
+"""A comparison that cannot fail is useless: wrong ops, modules and devices must be detected."""
 
 import types
 

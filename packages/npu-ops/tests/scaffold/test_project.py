@@ -1,4 +1,4 @@
-"""What `npu-ops new` writes and refuses; that it builds and works is tests/test_custom_op.py."""
+"""Output and refusals of `npu-ops new`; tests/test_custom_op.py builds and runs it."""
 
 import compileall
 import importlib.metadata

@@ -8,7 +8,7 @@ import torch
 
 @dataclass(frozen=True)
 class Placement:
-    """How the sequences of a batch lie in memory.
+    """Layout of the sequences of a batch in memory.
 
     Attributes:
         queries, keys: lengths of each sequence.
@@ -44,7 +44,7 @@ class Placement:
         return cache
 
     def options(self, *, key_name):
-        """The keyword arguments that say so, with the key's lengths as the op names them."""
+        """The keyword arguments of this layout, with the key's lengths as the op names them."""
         table = None
         if self.layout_key == "PA_BSND":
             columns = max(map(len, self.pages)) + 1
@@ -60,7 +60,7 @@ class Placement:
         }
 
     def split(self, result):
-        """The rows of each sequence in a result, and those of the padding."""
+        """The rows of each sequence in a result, and the padding rows."""
         if self.layout_query == "TND":
             parts = result.split([*self.queries, result.shape[0] - sum(self.queries)])
             return list(parts[:-1]), parts[-1]

@@ -5,7 +5,7 @@ import torch
 
 npu = torch.ops.npu
 LENGTHS = (9, 33)
-# Inductor's own imports.
+# Inductor's imports.
 INDUCTOR = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 CHECKS = (
     "test_schema",
@@ -50,7 +50,7 @@ def test_indexer_passes_opcheck(to_device, layout, device):
 
 
 def int8_rows(rows):
-    """Rows in 8 bits with what one step is worth, as a decoder would fill its cache."""
+    """Rows in 8 bits with their scales, as a decoder would fill its cache."""
     scale = rows.abs().amax(-1) / 127
     return (rows / scale.unsqueeze(-1)).round().to(torch.int8), scale
 

@@ -49,7 +49,7 @@ LONGEST = LARGE | {
 
 
 def sequences(counts, *shape, dtype, has_ties=False):
-    """Random rows; where ties are wanted -1, 0 and 1, whose scores are exact and often equal."""
+    """Random rows; for ties -1, 0 and 1, with exact and often equal scores."""
     if has_ties:
         return [torch.randint(-1, 2, (count, *shape)).to(dtype) for count in counts]
     if dtype is INT8:

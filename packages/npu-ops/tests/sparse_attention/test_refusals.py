@@ -1,4 +1,4 @@
-"""What the sparse attention ops refuse: class, code, value, and the same words from the fake."""
+"""Refusals of the sparse attention ops: class, code, value, and the same words from the fake."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def replaced(arguments, at, value):
     return (*arguments[:at], value, *arguments[at + 1 :])
 
 
-# What shapes, dtypes and options tell; the fake refuses it too.
+# Faults of shapes, dtypes and options; the fake refuses them too.
 BY_SHAPE = [
     ("lightning_indexer", INDEXER, {"layout_query": "BNSD"}, "op-layout", 'got "BNSD"'),
     ("lightning_indexer", QUANTIZED, {}, "op-dtype", "`query_dequant_scale` must be given for"),
@@ -111,7 +111,7 @@ BY_SHAPE = [
     ("sparse_flash_attention", ATTENTION, {"sparse_mode": -3}, "op-value", "got -3"),
 ]  # fmt: skip
 
-# What only values tell.
+# Faults of values.
 BY_VALUE = [
     ("lightning_indexer", INDEXER, {"actual_seq_lengths_key": i(20, 21)}, "op-lengths", "got 21"),
     ("lightning_indexer", INDEXER, {"actual_seq_lengths_key": i(-1, 20)}, "op-lengths", "got -1"),

@@ -52,7 +52,7 @@ def sequences(counts, *shape, dtype):
 
 
 def draw_indices(queries, keys, count, block_size):
-    """Blocks in random order, -1 among them; the first ones may lie beyond what a query sees."""
+    """Blocks in random order, -1 among them; the first may exceed the query's visible keys."""
     blocks = -(-keys // block_size)
     rows = torch.randint(-1, max(blocks, 1), (queries, 1, count), dtype=torch.int32)
     return rows if blocks else torch.full_like(rows, -1)

@@ -221,7 +221,7 @@ def test_an_unknown_mode_is_an_error(autotuner: autotune.Autotuner) -> None:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> Measurement:
-    """On a device of its own every program measures like this."""
+    """On a separate device every program measures like this."""
     found = Measurement(program_us=1, host_us=9, is_equal=True, largest_error=0)
     monkeypatch.setattr(autotune, "is_host_device", lambda _: False)
     monkeypatch.setattr("npu_ops.variants.measurements.measure", lambda *_, **__: found)

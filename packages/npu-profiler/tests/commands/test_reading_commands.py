@@ -1,4 +1,4 @@
-"""The commands that read traces, from their arguments to what they print and their exit codes."""
+"""The commands that read traces: arguments, output and exit codes."""
 
 import csv
 import json
@@ -157,7 +157,7 @@ def test_summary_as_json_has_the_same_figures(capsys, make_trace):
 def test_summary_names_what_a_program_spends_outside_its_layers(capsys, make_trace):
     _, out, _ = run(capsys, "summary", make_trace(), "--by", "type")
     (line,) = [line.split() for line in out.splitlines() if "(outside of layers)" in line]
-    # Four runs of 38 ms, whose layer tells 36.
+    # Four runs of 38 ms, with a layer that reports 36.
     assert line == ["-", "(outside", "of", "layers)", "4", "8.000", "2.000", "5.3", "%"]
     _, out, _ = run(capsys, "summary", make_trace(), "--by", "layer")
     assert "(outside of layers)" in out

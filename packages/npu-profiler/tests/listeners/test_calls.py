@@ -216,7 +216,7 @@ SLOW = "import time\ntime.sleep(0.003)\n"
 
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
-    """A package whose module imports another package, and one that fails."""
+    """A package with a module that imports another package, and one that fails."""
     for name, source in {
         "outer_package/__init__.py": f"{SLOW}from outer_package import part\n",
         "outer_package/part.py": f"{SLOW}import inner_package\n",

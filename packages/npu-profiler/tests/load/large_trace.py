@@ -1,4 +1,4 @@
-"""Writes a trace of a given size in the shape of a training run, for what measures the page.
+"""Writes a trace of a given size in the shape of a training run, to measure the page.
 
 Per step: a module around modules around ops four deep, a backward thread with an arrow from each
 forward op, a program with layers and their details, the arrow to it, fallbacks, the memory.
@@ -45,7 +45,7 @@ def write_large_trace(path: Path, size_bytes: int) -> int:
 
 
 def pieces() -> Iterator[Piece]:
-    """What comes before the first step, then step after step."""
+    """The events before the first step, then each step."""
     yield Piece(
         [
             Slice(IMPORTS, "import", "torch", 0, 2_000_000 * US),
@@ -91,7 +91,7 @@ def step(now: int) -> tuple[Piece, int]:
 
 
 def ops(slices: list[Slice], track: Track, now: int, depth: int) -> tuple[int, Slice]:
-    """An op with those that it calls, and when it ends."""
+    """An op with the ops that it calls, and its end."""
     begin, now = now, now + random.randrange(500, 3000)
     if depth > 1:
         for _ in range(random.randrange(1, 4)):
@@ -104,7 +104,7 @@ def ops(slices: list[Slice], track: Track, now: int, depth: int) -> tuple[int, S
 
 
 def end(op: Slice) -> FlowEnd:
-    """Where an arrow leaves an op."""
+    """The start of an arrow in an op."""
     return FlowEnd(op.track, op.start_ns + 1)
 
 

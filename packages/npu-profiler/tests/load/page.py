@@ -33,7 +33,7 @@ MOST_S, MOST_MS, MOST_SUMS_MS = 5.0, 100.0, 500.0
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 VIEW = "[page.view.from, page.view.to]"
 PICKED = "page.picked && page.trace.words[page.picked.level.names[page.picked.at]]"
-# Where what is picked begins on the screen.
+# The start of the selection on the screen.
 PLACE = """(() => {
   const { row, level, at } = page.picked, box = page.drawing.canvas.getBoundingClientRect();
   const { x, y } = page.drawing.point(row, level.starts[at], true);
@@ -274,7 +274,7 @@ def check_narrow(browser: Browser, folder: Path) -> None:
 
 
 def check_failure(browser: Browser, folder: Path) -> None:
-    """What of a damaged trace can be drawn is drawn, and what cannot be computed is told."""
+    """The readable part of a damaged trace is drawn, and missing results are reported."""
     trace = folder / "damaged.json"
     event = '{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":2}'
     trace.write_text(f'{{"traceEvents":[{event}, 5]}}')
@@ -286,7 +286,7 @@ def check_failure(browser: Browser, folder: Path) -> None:
 
 
 SECOND_RUN = "page.search('SmolLM2'); page.jump(1); page.jump(1); page.search('')"
-# The longest part of a block's attention and what surrounds it, with the table of layers.
+# The longest part of a block's attention and its surroundings, with the table of layers.
 ATTENTION = """
   const row = page.trace.rows[0], level = row.levels[1], { starts, ends, names } = level;
   const size = (at) => ends[at] - starts[at], text = (at) => page.trace.words[names[at]];

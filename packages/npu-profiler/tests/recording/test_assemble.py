@@ -102,7 +102,7 @@ def test_shapes_of_a_layer_stand_in_the_run_that_tells_others_than_the_run_befor
     assert run("f32[2]") == ("f32[2]", "f32[4]")
     assert run("f32[2]") == (None, None)
     assert run("f32[3]") == ("f32[3]", "f32[4]")
-    assert run("") == ("", "")  # not known of this run: no longer those of the one before
+    assert run("") == ("", "")  # unknown for this run: not the previous run's
     assert run("") == (None, None)
 
 

@@ -1,4 +1,4 @@
-"""Each test runs in a process of its own: torch's profiler is one per process."""
+"""Each test runs in a separate process: torch's profiler is one per process."""
 
 import gzip
 import json

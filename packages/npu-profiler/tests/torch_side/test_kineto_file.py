@@ -1,4 +1,4 @@
-"""Torch's exported trace, and its clock beside ours."""
+"""Torch's exported trace, and its clock compared with ours."""
 
 import json
 import re

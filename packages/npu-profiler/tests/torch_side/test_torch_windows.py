@@ -1,4 +1,4 @@
-"""Windows of torch's own profiler, also beside the program's."""
+"""Windows of torch's profiler, also next to the program's."""
 
 import pytest
 import torch.profiler
@@ -132,7 +132,7 @@ print(before == (profile._prepare_trace, profile.__exit__), before == during)
 
 
 def test_kineto_keeps_silent_and_the_environment_is_as_before(run):
-    # What a process prints to stderr is in the same list.
+    # A process's output to stderr is in the same list.
     assert run("ops.start(); print(os.environ.get('KINETO_LOG_LEVEL')); ops.stop()") == ["None"]
 
 

@@ -1,4 +1,4 @@
-"""Rows of the picture, lanes of those that overlap, and the depth of queues."""
+"""Rows of the timeline, lanes of overlapping spans, and the depth of queues."""
 
 import pytest
 import torch  # noqa: F401  # autoloads npu_runtime

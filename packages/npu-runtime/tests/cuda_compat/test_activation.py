@@ -153,7 +153,7 @@ def test_set_autocast_enabled_without_a_device():
 
 @pytest.fixture
 def checkpoint(monkeypatch):
-    """What torch.save writes on a machine with CUDA."""
+    """The output of torch.save on a machine with CUDA."""
     monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
     buffer = io.BytesIO()
     torch.save(torch.arange(3.0), buffer)

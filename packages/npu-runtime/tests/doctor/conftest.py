@@ -1,4 +1,4 @@
-"""A machine whose NPU serves, which the tests then break in one place each."""
+"""A machine with a working NPU, which the tests then break in one place each."""
 
 from dataclasses import replace
 

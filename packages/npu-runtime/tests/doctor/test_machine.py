@@ -1,4 +1,4 @@
-"""What was read from the driver's sources."""
+"""Facts from the driver's sources."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Whole machines as trees of files: what the doctor says first, and what ends with which code."""
+"""Whole machines as trees of files: the doctor's first finding, and exit codes."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ NO_FIRMWARE = (
 
 
 class MachineTree:
-    """A Lunar Lake laptop with Ubuntu, whose parts a test takes away."""
+    """A Lunar Lake laptop with Ubuntu; tests remove parts of it."""
 
     def __init__(self, root: Path):
         self.root = root

@@ -1,6 +1,6 @@
 """Drivers with one function broken on purpose, and a program that runs the conformance on each.
 
-Run as a program: a driver must not be opened in the process that forks the checks, and pytest's own
+Run as a program: a driver must not be opened in the process that forks the checks, and pytest's
 process may have opened one. Prints {"field.fault": [[check, outcome, reason], ...]} as JSON.
 """
 
@@ -28,7 +28,7 @@ kept: list[object] = []  # tables and callbacks live as long as the process
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One way to break one field: `make` gets the real table and gives what stands in the field."""
+    """One way to break one field: `make` gets the real table and returns the field's new value."""
 
     field: str
     name: str
@@ -257,7 +257,7 @@ def knows_every_key(real: DriverTable) -> Replacement:
 
 
 def runs_at_once_behind_pending_copies(real: DriverTable) -> Replacement:
-    """Every run goes to a stream of its own, so it overtakes what is enqueued."""
+    """Every run goes to a separate stream, so it overtakes enqueued work."""
     streams: list[c_void_p] = []
 
     def run(request: int, stream: int, done: Any, context: int) -> int:

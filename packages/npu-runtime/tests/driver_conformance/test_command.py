@@ -1,4 +1,4 @@
-"""The command, in processes of their own: it forks, and this process may have opened a device."""
+"""The command, in separate processes: it forks, and this process may have opened a device."""
 
 import json
 import subprocess

@@ -34,7 +34,7 @@ SCALARS = {
     "void*": ctypes.c_void_p,
     "void": None,
 } | STRUCTS
-# `char* value` is a buffer that the driver fills; c_char_p would hand over Python's own bytes.
+# `char* value` is a buffer that the driver fills; c_char_p would pass Python's bytes.
 FILLED = {("program_property", 2)}
 
 

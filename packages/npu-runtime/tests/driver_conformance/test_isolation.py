@@ -1,4 +1,4 @@
-"""How children end, in every way."""
+"""Every way in which children end."""
 
 import json
 
@@ -18,7 +18,7 @@ def noted(function):
 """
 
 
-# Calls, and what they tell.
+# Calls, and their reports.
 ENDS = {
     "ended(noted(lambda: [1, 'a']))": [[1, "a"], "", "stream_query"],
     "ended(noted(lambda: os.kill(os.getpid(), signal.SIGSEGV)))": [

@@ -1,4 +1,4 @@
-"""torch_npu's calls: their results, and what is refused."""
+"""torch_npu's calls: their results, and refusals."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which device is taken where a program names none: what decides, and in which order."""
+"""The default device of programs that name none: the settings that decide, and their order."""
 
 import logging
 

@@ -9,7 +9,7 @@ ASK = "print(transformers.utils.import_utils.is_torch_npu_available())\n"
 
 @pytest.fixture
 def libraries(tmp_path, run_python):
-    """Writes packages, and runs code that finds them before those that are installed."""
+    """Writes packages, and runs code that finds them before the installed ones."""
 
     def run(files, code, *, is_real=False, **environment):
         for name, text in files.items():

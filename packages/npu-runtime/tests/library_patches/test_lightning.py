@@ -1,4 +1,4 @@
-"""What a connector of Lightning's makes of its arguments, on a stand-in for its modules."""
+"""Results of Lightning's connector for its arguments, with fakes of its modules."""
 
 import abc
 import pickle
@@ -27,7 +27,7 @@ class MixedPrecision:
 
 @pytest.fixture
 def connector():
-    """A connector of Fabric's, which knows the CPU, and CUDA for what is mixed."""
+    """Fabric's connector, which supports the CPU, and CUDA for mixed precision."""
 
     class _Connector:
         _parallel_devices = (torch.device("npu", 0),)

@@ -1,7 +1,7 @@
-"""A seeded mix of everything a program does to the device, by threads with streams of their own.
+"""A seeded mix of everything a program does to the device, by threads with separate streams.
 
-Each thread follows a program of its own that its seed decides alone, so that the digest of what it
-computed does not depend on timing: one thread on one stream gives the same. Who runs this, and
+Each thread follows a separate program that only its seed determines, so that the digest of its
+results does not depend on timing: one thread on one stream gives the same. Who runs this, and
 compares, is test_load.py; soak.py runs it until the time is over.
 """
 
@@ -40,7 +40,7 @@ class Load:
     """What to run.
 
     Attributes:
-        threads: How many threads.
+        threads: Number of threads.
         streams: Streams of each thread; 0 puts everything on the default stream.
         operations: Operations of each thread.
         seed: Decides every thread's program.
@@ -200,7 +200,7 @@ class Worker:
             between = self.programs.step.run([source.tensor])[0]
         if is_broken:
             time.sleep(0.01)  # the writer has begun, and now takes its time
-            _C.sim_set_delay(0, 0, 0)  # and the reader, which was not told to wait, does not
+            _C.sim_set_delay(0, 0, 0)  # and the reader, without a wait, does not
         else:
             self.wait(reader, writer)
         with torch.npu.stream(reader):
@@ -286,7 +286,7 @@ class Worker:
         self.digest = zlib.crc32(tensor.cpu().numpy().tobytes(), self.digest)
 
     def wait_for(self, stream: torch.Stream, *slots: Slot) -> None:
-        """Orders a program on the stream after what wrote the slots."""
+        """Orders a program on the stream after the writer of the slots."""
         for slot in slots:
             self.wait(stream, slot.writer)
             slot.readers.add(stream)
@@ -304,7 +304,7 @@ class Worker:
 
 
 def run_load(load: Load, programs: Programs) -> list[int]:
-    """Runs it; gives each thread's digest. Raises what a thread raised first."""
+    """Runs it; returns each thread's digest. Raises the first error of a thread."""
     graveyard: queue.Queue = queue.Queue()
     digests = [0] * load.threads
     errors: list[BaseException] = []

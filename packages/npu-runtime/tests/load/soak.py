@@ -35,7 +35,7 @@ WARM_UP_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Sample:
-    """What the process holds after a round."""
+    """Resources of the process after a round."""
 
     seconds: float
     rounds: int
@@ -63,7 +63,7 @@ def take_sample(seconds: float, rounds: int) -> Sample:
 
 
 def growth(samples: Sequence[Sample], name: str) -> float:
-    """How much a value rises over the samples, by a line of least squares through them."""
+    """The rise of a value over the samples, by a least-squares line."""
     times = [sample.seconds for sample in samples]
     values = [float(getattr(sample, name)) for sample in samples]
     mean_time, mean_value = sum(times) / len(times), sum(values) / len(values)
@@ -96,7 +96,7 @@ def verdict(samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def other_work(folder: Path) -> None:
-    """What a program does to the device besides enqueueing: made, used and let go once."""
+    """Other uses of the device by a program than enqueueing: created, used and released once."""
     programs = Programs.load(folder)
     x = torch.arange(64.0, device="npu")
     graph = torch.npu.NPUGraph()

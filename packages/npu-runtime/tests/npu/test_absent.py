@@ -9,7 +9,7 @@ import torch
 
 from npu_runtime.npu.absent import ABSENT
 
-# Modules below torch.cuda whose own public names must be here as well.
+# Modules below torch.cuda with public names that must also be here.
 SUBMODULES = ("amp", "graphs", "memory", "nvtx", "random", "streams")
 # The one question that torch.cuda.amp asks about a CUDA build.
 ABSENT_BELOW = frozenset({"amp_definitely_not_available"})

@@ -1,4 +1,4 @@
-"""What scripts for Ascend set and ask."""
+"""Settings and queries of scripts for Ascend."""
 
 import pytest
 import torch

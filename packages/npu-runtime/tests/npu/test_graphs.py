@@ -1,4 +1,4 @@
-"""Captured steps of small programs; those of compiled modules are tested by npu-compiler."""
+"""Captured steps of small programs; npu-compiler tests compiled modules."""
 
 import numpy as np
 import openvino as ov
@@ -222,7 +222,7 @@ def test_a_graph_waits_for_the_device_of_its_programs(run_python, save_model, ad
 
 @pytest.fixture
 def square(save_model):
-    """x * w as a function whose passes are programs, for x and w of shape (4,)."""
+    """x * w as a function with programs as passes, for x and w of shape (4,)."""
 
     def program(name: str, build):
         ports = [ops.parameter([4], np.float32, name=f"p{index}") for index in range(3)]

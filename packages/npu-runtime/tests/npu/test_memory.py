@@ -1,4 +1,4 @@
-"""Memory of torch.npu: what is counted, pools, snapshots and their history."""
+"""Memory of torch.npu: counters, pools, snapshots and their history."""
 
 import gc
 import itertools
@@ -184,7 +184,7 @@ def test_ordinary_cpu_memory_stays_outside_the_pool():
     assert allocated() == before
 
 
-# What draws the page at pytorch.org/memory_viz.
+# The code of the page at pytorch.org/memory_viz.
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What torch.npu.streams adds to torch's own streams; these are in ../test_stream_order.py."""
+"""Additions of torch.npu.streams to torch's streams; these are in ../test_stream_order.py."""
 
 import warnings
 

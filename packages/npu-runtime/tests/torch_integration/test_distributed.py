@@ -1,4 +1,4 @@
-"""torch.distributed on npu. The collectives run in processes of their own, one per rank: ranks/."""
+"""torch.distributed on npu. The collectives run in separate processes, one per rank: ranks/."""
 
 import functools
 import json
@@ -34,7 +34,7 @@ def cases(script: str) -> list[str]:
 def run_ranks(
     script: str, size: int, directory: Path, **environment: str
 ) -> list[tuple[int | None, str]]:
-    """Runs a script once per rank; gives the exit code of each and what it printed."""
+    """Runs a script once per rank; returns the exit code and output of each."""
     processes = [
         forked_python.start(
             [sys.executable, RANKS / script],
@@ -59,7 +59,7 @@ def run_ranks(
 
 @functools.cache
 def outcomes(script: str, size: int, backend: str, debug: str, driver: str) -> list[dict[str, str]]:
-    """What became of each case on each rank. The cases of a script share their processes."""
+    """The outcome of each case on each rank. The cases of a script share their processes."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         output = run_ranks(
@@ -112,7 +112,7 @@ def test_training_equals_the_same_in_one_process(case, size):
 
 
 def test_torchrun_starts_a_plain_script():
-    # The ranks are real processes, whose threads torchrun limits to one each.
+    # The ranks are real processes; torchrun limits their threads to one each.
     done = forked_python.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
          RANKS / "launched.py"],

@@ -16,7 +16,7 @@ def fresh():
     torch.manual_seed(0)
 
 
-# Eagerly torch says how to be faster.
+# Eagerly torch warns about its speed.
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
 CALLS = {"eager": flex_attention, "compiled": torch.compile(flex_attention, backend="aot_eager")}

@@ -1,7 +1,7 @@
 """Tensors between processes, and forks.
 
-Each case is a program of its own: what counts is what that process did to the device before it
-started another one, and spawn imports the main module again.
+Each case is a separate program, because its use of the device before it starts a process matters,
+and spawn imports the main module again.
 """
 
 import sys

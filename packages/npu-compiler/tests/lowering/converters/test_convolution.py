@@ -91,7 +91,7 @@ def test_interpolation_equals_eager(lowers, arguments):
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_interpolation_to_the_size_of_another_tensor(lowers, mode):
-    # As DETR makes masks of images as small as what its backbone leaves of them.
+    # As DETR reduces masks of images to the size of its backbone's output.
     lowers(
         lambda x, like: F.interpolate(x, size=like.shape[-2:], mode=mode),
         torch.randn(2, 3, 9, 14), torch.randn(2, 3, 4, 7),

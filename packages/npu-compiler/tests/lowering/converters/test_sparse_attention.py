@@ -90,7 +90,7 @@ def same(result, reference):
 
 
 def run(lowers, function, *inputs):
-    """Results of the program; `lowers` compares them with the op's own kernel."""
+    """Results of the program; `lowers` compares them with the op's kernel."""
     return lowers(function, *inputs).results[0]
 
 
@@ -193,7 +193,7 @@ def test_sizes_that_vary_stay_with_the_host_kernels(compiled, on_npu):
     assert ("npu.lightning_indexer.default" in function.eager_ops) is not on_npu
 
 
-# A process of its own: what the plugin does wrong must not end the tests.
+# A separate process: a fault of the plugin must not end the tests.
 ON_THE_PLUGIN = """
 import sys
 import numpy as np

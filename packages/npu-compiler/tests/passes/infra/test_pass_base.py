@@ -1,4 +1,4 @@
-"""The base class of passes checks what a pass did."""
+"""The base class of passes checks the changes of a pass."""
 
 from __future__ import annotations
 

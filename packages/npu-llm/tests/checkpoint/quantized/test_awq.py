@@ -7,7 +7,7 @@ from .conftest import as_words
 
 OUTPUTS, INPUTS, GROUP = 32, 64, 32
 CONFIG = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
-# Which of eight neighbours each nibble of a word holds, the lowest first.
+# Index of the neighbour, of eight, in each nibble of a word, the lowest first.
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 

@@ -32,7 +32,7 @@ def everything_streams(monkeypatch):
 def quantized(tmp_path, save_tiny):
     """quantized(name, **config): a folder of 4-bit integers, and one of the same values as floats.
 
-    All matrices of layers whose rows groups divide are quantized.
+    All matrices of layers with rows divisible by groups are quantized.
     """
 
     def save(name, **config):
@@ -68,7 +68,7 @@ def quantized(tmp_path, save_tiny):
     return save
 
 
-# Matrices of GPT-2's layers are (inputs, outputs), and c_proj's are square; those of experts are
+# Matrices of GPT-2's layers are (inputs, outputs), and c_proj's are square; experts' matrices are
 # stacked into one parameter.
 @pytest.mark.parametrize(
     "name, config",

@@ -37,7 +37,7 @@ def found(tmp_path):
 
 
 def decoded(scheme):
-    """The weight's values; what they are computed from."""
+    """The weight's values, and their parts."""
     assert sorted(scheme.plain) == ["b.weight"]
     weight = scheme.weights["a.weight"]
     made = weight.decode(lambda role: scheme.files.read(weight.parts[role]))

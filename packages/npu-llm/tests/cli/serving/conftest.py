@@ -1,4 +1,4 @@
-"""A stand-in for a server: it says the words of the question backwards, one by one."""
+"""A fake server: it returns the words of the question backwards, one by one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Backwards(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def backwards():
-    """The server; `url` is its address, `bodies` what it was asked."""
+    """The server; `url` is its address, `bodies` the received requests."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Backwards)
     server.bodies = []
     server.url = f"http://127.0.0.1:{server.server_port}"

@@ -33,7 +33,7 @@ def test_turns_and_commands_work_with_a_server(talk, backwards):
     assert "the answer was cut" not in err
     refusal = "/save and /load need a text model on this machine."
     assert refusal in err
-    assert "/save" not in err.split(refusal)[1]  # nor in what /help lists
+    assert "/save" not in err.split(refusal)[1]  # nor in the list of /help
 
 
 def test_the_conversation_is_sent_each_time(talk, backwards):

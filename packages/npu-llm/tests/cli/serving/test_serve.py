@@ -17,7 +17,7 @@ from npu_llm.errors import ModelError, OptionError, ServerError
 
 
 class Running:
-    """The command in a process of its own."""
+    """The command in a separate process."""
 
     def __init__(self, checkpoint, cache_dir, *options, preload):
         line = [sys.executable, "-m", "npu_llm.cli", "serve", "--model", str(checkpoint),
@@ -34,7 +34,7 @@ class Running:
                 break
 
     def end(self, number=signal.SIGTERM):
-        """Sends a signal; returns exit code, standard output and what was said since the start."""
+        """Sends a signal; returns exit code, standard output and standard error since the start."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, err

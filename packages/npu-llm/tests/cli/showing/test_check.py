@@ -75,7 +75,7 @@ def test_estimate_bounds_decoding_and_the_first_token(checkpoint, capsys):
     assert found["most_tokens_per_s"] == pytest.approx(1 / decode["bound"]["least_seconds"])
     assert found["least_ttft_s"] == prefill["bound"]["least_seconds"]
     assert found["prompt_tokens"] == 256
-    # Both read every weight once, and small constants of their own.
+    # Both read every weight once, and separate small constants.
     decode, prefill = decode["bound"], prefill["bound"]
     read, as_much = (one["traffic"]["weight_bytes"] for one in (decode, prefill))
     assert 0 < read == pytest.approx(as_much, rel=0.05)

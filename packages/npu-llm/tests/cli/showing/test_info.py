@@ -103,7 +103,7 @@ def test_what_the_cache_knows_is_said_without_tracing(tmp_path, save_tiny, capsy
     monkeypatch.setenv("NPU_LLM_CACHE_DIR", str(tmp_path / "cache"))
     save_tiny("falcon", tmp_path / "model", alibi=True, max_position_embeddings=768)
     model = NPUModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
-    # What the table of `generate` says.
+    # The table of `generate`.
     assert without_line(_pipeline(model)) == f"dynamic: {REASON}"
     capsys.readouterr()
     assert f"dynamic: {REASON}" in without_line(info(capsys, tmp_path / "model"))

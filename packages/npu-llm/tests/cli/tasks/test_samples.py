@@ -37,7 +37,7 @@ def test_code_of_a_tokenizer_runs_only_if_trusted(tmp_path):
 
 @pytest.fixture
 def measure(tmp_path, run_task):
-    """measure(model, samples, *options): exit code, what --json wrote, both outputs."""
+    """measure(model, samples, *options): exit code, the output of --json, both outputs."""
 
     def run(model, samples, *more):
         (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, samples)))

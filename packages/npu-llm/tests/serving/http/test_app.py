@@ -220,7 +220,7 @@ def test_a_request_keeps_the_number_that_it_came_with(server):
 
 
 def test_a_path_with_line_breaks_is_one_line_of_the_log(server, caplog, monkeypatch):
-    monkeypatch.setattr(LOG, "propagate", True)  # a command that ran here before may say no
+    monkeypatch.setattr(LOG, "propagate", True)  # a command that ran here before may have set no
     with caplog.at_level(logging.INFO, LOG.name):
         response = httpx.get(f"{server.url}/v1/a%0D%0Ab")
         for _ in range(100):  # it is written once the answer was sent

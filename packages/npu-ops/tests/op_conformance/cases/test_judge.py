@@ -1,4 +1,4 @@
-"""Rules that cannot fail say nothing: each gets a wrong result that it must see."""
+"""Rules that cannot fail are useless: each gets a wrong result that it must detect."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ def case_of(op, of="float32", **arguments):
 
 
 def verdict(case, change):
-    """The verdict on the CPU's own results, changed."""
+    """The verdict on the CPU's results, changed."""
     expected = evaluate(case, "forward", "cpu")
     results = change([leaf.clone() for leaf in expected.results])
     return judge(case, "forward", Evaluation(results, expected.arguments), expected)

@@ -1,4 +1,4 @@
-"""A sample of `python -m npu_ops.op_conformance.fuzz`, and that it sees what it looks for."""
+"""A sample of `python -m npu_ops.op_conformance.fuzz`, and that it finds planted faults."""
 
 import pytest
 import torch
@@ -103,7 +103,7 @@ def test_strides_are_compared_where_they_are_to_be_seen():
 
 
 def test_torch_gives_an_unset_value_for_a_polynomial_of_nan():
-    # Why the fuzzer compares no values there: what was computed before shows on the CPU alone.
+    # The fuzzer compares no values there, because earlier results show only on the CPU.
     def last(before):
         x = torch.tensor([float("nan"), before, float("nan")])
         return torch.special.chebyshev_polynomial_w(x, torch.full((3,), 5.0))[2]

@@ -1,4 +1,4 @@
-"""The formulas against torch's own, where torch has a second way to the same numbers."""
+"""The formulas against torch's, if torch has a second way to compute the same numbers."""
 
 import pytest
 import torch

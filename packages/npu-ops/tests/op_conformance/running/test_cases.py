@@ -39,7 +39,7 @@ def test_npu_equals_the_cpu(case):
 
 
 def broken(monkeypatch, function):
-    """A case of `abs`, for which `function` stands on npu."""
+    """A case of `abs`, with `function` as its kernel on npu."""
 
     def call(x):
         return function(x) if x.is_npu else torch.abs(x)
@@ -140,4 +140,4 @@ def test_captures_need_a_suite_of_cases(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["conformance", "--suite", "torch", "--captures", "x"])
     assert ended.value.code == 2
-    assert "--captures: expected a suite of cases" in capsys.readouterr().err
+    assert "--captures must be given with a suite of cases" in capsys.readouterr().err

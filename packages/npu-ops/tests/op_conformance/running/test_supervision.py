@@ -1,4 +1,4 @@
-"""What a child cannot do as asked is an error of the run, and no failure of the device."""
+"""A task that a child cannot do is an error of the run, not a failure of the device."""
 
 import json
 

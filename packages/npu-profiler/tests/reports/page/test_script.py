@@ -1,4 +1,4 @@
-"""What the page's scripts compute, run by node without a browser; drawing is in load/page.py."""
+"""Results of the page's scripts, run by node without a browser; drawing is in load/page.py."""
 
 import json
 import random

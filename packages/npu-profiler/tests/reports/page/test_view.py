@@ -43,7 +43,7 @@ def part(page, name):
 
 def test_the_page_holds_the_whole_trace_in_one_packed_stream(trace_file):
     packed = base64.b64decode(part(build_page(load_trace(trace_file)), "trace"))
-    # Each piece that the recorder wrote is a stream of its own, of which browsers read the first.
+    # Each piece that the recorder wrote is a separate stream, and browsers read only the first.
     assert trace_file.read_bytes().count(b"\x1f\x8b\x08") > packed.count(b"\x1f\x8b\x08") == 1
     assert gzip.decompress(packed) == gzip.decompress(trace_file.read_bytes())
 

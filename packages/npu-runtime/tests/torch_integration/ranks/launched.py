@@ -1,4 +1,4 @@
-"""What a user's script for torchrun looks like: nothing in it but torch."""
+"""A user's script for torchrun: it imports only torch."""
 
 import torch
 import torch.distributed as dist

@@ -7,7 +7,7 @@ from npu_llm.compat.intel_npu_acceleration_library import dtypes
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch):
-    """The conventions that were told of: all; a test clears it to hear of them."""
+    """The reported conventions: all; a test clears the set to get reports."""
     names = set(dtypes._TEXTS)
     monkeypatch.setattr(dtypes, "_told", names)
     return names

@@ -69,7 +69,7 @@ def test_a_weight_of_another_shape_is_refused():
 
 
 class Sums(Module):
-    """A module of a program's own."""
+    """A custom module of a program."""
 
     def __init__(self):
         super().__init__(profile=False)

@@ -23,7 +23,7 @@ TOOL = {
 
 
 def generated(speakers, messages, count):
-    """What the model's generate answers greedily, as text."""
+    """The greedy answer of the model's generate, as text."""
     model = speakers("plain")
     inputs = model.tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_tensors="pt", return_dict=True

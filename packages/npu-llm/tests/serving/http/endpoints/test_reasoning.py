@@ -11,7 +11,7 @@ from npu_llm.serving.http.endpoints.anthropic import _Blocks
 from npu_llm.serving.http.endpoints.responses import _Items
 
 ASKED = [{"role": "user", "content": "the quick"}]
-# The form holds what follows the reasoning, which here repeats it.
+# The form applies to the text after the reasoning, which here repeats it.
 FORM = "<think>hm</think>yes"
 
 

@@ -175,7 +175,7 @@ def transcriber(whisper, shared):
 
 @pytest.fixture(scope="module")
 def hearing(transcriber, speakers, serve_loaders):
-    """A server of a model of speech, "ears", beside one that writes."""
+    """A server of a speech model, "ears", and of a language model."""
     loaders = {
         "plain": lambda: ServedModel("plain", speakers("plain"), EngineOptions()),
         "ears": lambda: ServedSpeech("ears", transcriber),
