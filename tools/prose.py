@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     files = options.files or [
         Path(name)
         for name in names.splitlines()
-        if name.endswith((".md", ".py", ".pyi", ".cpp", ".h"))
+        if name.endswith((".md", ".py", ".pyi", ".cpp", ".h", ".js"))
         and not re.search(r"(?:^|/)tests/", name)
         and not _GENERATED.search(name)
     ]

@@ -1,5 +1,5 @@
 // Browsers start no workers for pages opened from disk, and the site's search runs in one. There, a
-// worker's script runs in a hidden frame instead: the same messages, on the page's own thread.
+// worker's script runs in a hidden frame instead: the same messages, on the page's thread.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {

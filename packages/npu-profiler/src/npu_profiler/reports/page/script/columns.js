@@ -51,7 +51,7 @@ function sortSlices(starts, durations) {
   return order;
 }
 
-// Divides slices by depth. Slices of one depth do not overlap, so their ends rise as well.
+// Divides slices by depth. Slices of one depth do not overlap, so their ends are ascending too.
 function divideByDepth(columns, first) {
   const [starts, durations, names, kinds, places] = columns.map((column) => column.view());
   const order = sortSlices(starts, durations);
@@ -79,7 +79,7 @@ function divideByDepth(columns, first) {
   return levels;
 }
 
-// The first of rising values that is above a bound.
+// The first of ascending values above a bound.
 function firstAbove(values, bound, from = 0) {
   let low = from, high = values.length;
   while (low < high) {

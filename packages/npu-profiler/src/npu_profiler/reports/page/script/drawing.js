@@ -2,7 +2,7 @@
 
 const HUES = [221, 12, 145, 38, 280, 190, 330, 95, 255, 60];
 const FONT = "11px system-ui, sans-serif", BOLD = "bold 12px system-ui, sans-serif";
-// Of slices narrower than this many pixels, one is drawn for all that end within them.
+// Narrower slices are merged: one is drawn for all that end within this many pixels.
 const DENSE = 2, MOST_ARROWS = 60;
 
 class Drawing {
@@ -98,7 +98,7 @@ class Drawing {
     }
   }
 
-  // Boxes of a level, or of some of its slices, by their number: no more of them than there is room.
+  // Boxes of a level, or of some of its slices, by their index: at most as many as fit.
   drawBoxes(level, chosen, top) {
     const { pen } = this, { from, to } = this.page.view, { starts, ends, names } = level;
     const count = chosen ? chosen.length : starts.length, number = (place) => (chosen ? chosen[place] : place);
@@ -154,7 +154,7 @@ class Drawing {
     if (!times.length || times[at] > to) return;
     pen.fillStyle = this.mark;
     pen.globalAlpha = .55;
-    // Of the values within a pixel the highest, so that peaks stay.
+    // The highest of the values within a pixel, so that peaks stay visible.
     for (let x = Math.max(this.x(times[at]), this.left); at < times.length && times[at] < to; ) {
       const next = firstAbove(times, this.timeAt(Math.floor(x) + 1), at), last = Math.max(next - 1, at);
       let most = 0;
@@ -190,7 +190,7 @@ class Drawing {
     }
   }
 
-  // Where on the screen a moment of a row is; null where it is not in sight.
+  // The screen position of a moment of a row; null if it is not visible.
   point(row, time, isEffect) {
     const place = this.placed.places.find(({ lane }) => lane.row === row);
     if (!place) return null;
@@ -246,7 +246,7 @@ class Drawing {
     return width <= room ? text : `${text.slice(0, Math.max(Math.floor(text.length * room / width) - 1, 1))}…`;
   }
 
-  // Round moments, a label's width apart or more.
+  // Round times, at least a label's width apart.
   ticks() {
     const { from, to } = this.page.view, rough = (to - from) / Math.max((this.width - this.left) / 110, 1);
     const unit = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].map((n) => n * unit).find((n) => n >= rough);
@@ -288,7 +288,7 @@ class Drawing {
     pen.fillText(text, left + 5, RULER / 2);
   }
 
-  // What is drawn at a place: a slice, a mark, a curve's value, a lane's label; null for nothing.
+  // The object at a position: a slice, a mark, a curve's value, a lane's label; or null.
   hit(x, y) {
     const place = [...this.placed.places].reverse().find((one) => y >= Math.max(one.y, one.from) && y < Math.min(one.y + one.lane.height, one.to));
     if (!place || y < RULER) return null;

@@ -1,6 +1,6 @@
-// From a slice to those that caused it and those that it caused: by nesting, and by arrows.
+// Causes and effects of a slice: by nesting, and by arrows.
 
-// The slices around one, from the outermost to itself.
+// The slices around one, from the outermost to the slice itself.
 function chainOf(picked) {
   const time = picked.level.starts[picked.at], chain = [picked];
   for (let depth = picked.depth - 1; depth >= 0; depth--) {
@@ -20,7 +20,7 @@ function innermost(row, time) {
   return found;
 }
 
-// What an arrow leaves: the slice of its thread, or where the thread tells none, the step of its process.
+// The source of an arrow: the slice of its thread, or if it has none, the step of its process.
 function causeOf(trace, { row, time }) {
   const own = innermost(row, time);
   if (own) return own;
@@ -33,7 +33,7 @@ function causeOf(trace, { row, time }) {
 
 const isSame = (one, other) => one && other && one.level === other.level && one.at === other.at;
 
-// Arrows that end in a slice or in one around it, and those that begin within it.
+// Arrows that end in a slice or in one around it, and arrows that begin within it.
 function arrowsOf(trace, picked) {
   const chain = chainOf(picked), from = picked.level.starts[picked.at], to = picked.level.ends[picked.at];
   const causes = [], effects = [];

@@ -1,8 +1,8 @@
-// What keys, the pointer and the buttons do with the page.
+// Actions of keys, the pointer and the buttons.
 
 function listen(page, drawing) {
   const canvas = drawing.canvas, scroll = byId("scroll"), tip = byId("tip");
-  const fingers = new Map(); // where each pointer is that is down
+  const fingers = new Map(); // positions of pressed pointers
   let drag = null, pointer = null;
   const middle = () => (pointer === null ? (page.view.from + page.view.to) / 2 : drawing.timeAt(pointer));
 
@@ -45,7 +45,7 @@ function listen(page, drawing) {
   }, { passive: false });
   scroll.addEventListener("scroll", () => page.redraw());
 
-  // Two fingers: what is under each of them stays there.
+  // Two fingers: the points under them stay there.
   function pinch(event) {
     const before = [...fingers.values()], times = before.map((x) => drawing.timeAt(x));
     fingers.set(event.pointerId, event.offsetX);

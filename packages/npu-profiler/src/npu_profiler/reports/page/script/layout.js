@@ -1,4 +1,4 @@
-// Where rows and curves stand: pinned ones above and below, the others between them, which scroll.
+// Positions of rows and curves: pinned ones above and below, the scrolling ones between them.
 
 const SLICE = 17, HEAD = 20, RULER = 24, CURVE = 52, GAP = 6;
 
@@ -18,7 +18,7 @@ function makeLanes(trace) {
       lanes.push({ kind: "curve", title: curve.name, process, curve, height: CURVE + GAP, pin: "" });
     }
   }
-  // The memory stays in sight: under the timeline, until it is let go.
+  // The memory stays visible under the timeline until it is unpinned.
   const curves = lanes.filter((lane) => lane.kind === "curve"), named = (text) => curves.find(({ title }) => title.includes(text));
   const memory = named("allocated_bytes") || named("resident_bytes");
   if (memory) memory.pin = "below";
@@ -29,11 +29,11 @@ function labelWidth(width) {
   return width < 600 ? 92 : 210;
 }
 
-// Places of lanes on a screen that is scrolled so far: what is drawn, from top to bottom.
+// Positions of the visible lanes at a scroll offset, from top to bottom.
 function placeLanes(lanes, height, scrolled) {
   const above = lanes.filter((lane) => lane.pin === "above"), below = lanes.filter((lane) => lane.pin === "below");
   const between = lanes.filter((lane) => !lane.pin), sum = (some) => some.reduce((all, lane) => all + lane.height, 0);
-  // Half of the screen at most is pinned on either side, or nothing else could be seen.
+  // At most half of the screen is pinned on either side, so that other rows stay visible.
   const room = Math.max(height - RULER, 0);
   const top = RULER + Math.min(sum(above), room / 2), bottom = height - Math.min(sum(below), room / 3);
   const places = [];
@@ -49,7 +49,7 @@ function placeLanes(lanes, height, scrolled) {
   return { places, top, bottom, needed: top + sum(between) + height - bottom };
 }
 
-// How far to scroll so that a row's depth is in sight.
+// The scroll offset at which a row's depth is visible.
 function scrollTo(lanes, height, scrolled, row, depth) {
   const lane = lanes.find((one) => one.row === row);
   if (!lane || lane.pin) return scrolled;

@@ -1,4 +1,4 @@
-// What the page shows at the moment, and how that changes.
+// The visible part of the page, and its changes.
 
 class Page {
   constructor(trace) {
@@ -33,7 +33,7 @@ class Page {
   }
   setHeight() {
     byId("space").style.height = `${placeLanes(this.lanes, this.drawing.height, 0).needed}px`;
-    // As high as what there is to draw, within the bounds of the style.
+    // As high as its content, within the bounds of the style.
     byId("scroll").style.height = `${this.lanes.reduce((all, lane) => all + lane.height, RULER) + GAP}px`;
   }
   redraw() {
@@ -71,7 +71,7 @@ class Page {
     if (slice) showSlice(this.trace, slice, this.arrows, (other) => this.goTo(other));
     this.redraw();
   }
-  // Scrolls and pans to what is picked; zooms only where it would be a line or more than the screen.
+  // Scrolls and pans to the selection; zooms only if it is too thin or wider than the screen.
   bringIntoView() {
     const { row, level, depth, at } = this.picked, { from, to } = this.view, start = level.starts[at], size = level.ends[at] - start;
     byId("scroll").scrollTop = scrollTo(this.lanes, this.drawing.height, this.scrolled, row, depth);
@@ -85,13 +85,13 @@ class Page {
     this.pick(slice);
     this.bringIntoView();
   }
-  // The slice before or after at the same depth; where nothing is picked, the first in sight.
+  // The slice before or after at the same depth; without a selection, the first visible one.
   step(direction) {
     if (this.picked) return this.goTo({ ...this.picked, at: this.picked.at + direction });
     const { row } = this.lanes.find((lane) => lane.row) || {}, level = row && row.levels[0];
     if (level) this.goTo({ row, level, depth: 0, at: firstAbove(level.ends, this.view.from) });
   }
-  // The slice around what is picked, or the first within it.
+  // The slice around the selection, or the first within it.
   climb(direction) {
     if (direction < 0) return this.goTo(this.chain[this.chain.length - 2]);
     const { row, level, depth, at } = this.picked, inner = row.levels[depth + 1];

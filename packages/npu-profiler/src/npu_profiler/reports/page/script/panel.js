@@ -1,4 +1,4 @@
-// The texts beside the timeline: what is picked, what a range holds, the summary, the tables.
+// The texts next to the timeline: the selection, the chosen range, the summary, the tables.
 
 const byId = (id) => document.getElementById(id);
 
@@ -13,7 +13,8 @@ function sliceText(trace, { row, level, at }) {
   return `${trace.words[level.names[at]]}\n${time} from ${formatTime(level.starts[at])} in ${row.process.name}, ${row.name}`;
 }
 
-// Details of a slice, and its way from Python to the op to the program: each a button that leads there.
+// Details of a slice, and its way from Python to the op to the program: each is a button that
+// selects it.
 function showSlice(trace, picked, arrows, pick) {
   const { level, at } = picked, given = parseEvent(trace.bytes, level.places[at]).args || {};
   const lines = [`kind: ${kindOf(trace, level, at)}`];
@@ -39,7 +40,7 @@ function showSlice(trace, picked, arrows, pick) {
   byId("picked").replaceChildren(element("pre", `${sliceText(trace, picked)}\n${lines.join("\n")}`), element("h3", "from Python to the program"), way);
 }
 
-// The time of a slice that none within it takes; null where there are none.
+// The time of a slice outside its inner slices; null without inner slices.
 function outsideLayers({ row, level, depth, at }) {
   const inner = row.levels[depth + 1], from = level.starts[at], to = level.ends[at];
   if (!inner) return null;
@@ -96,7 +97,7 @@ function makeTable({ title, columns, rows }, order = { column: -1, falling: true
   return table;
 }
 
-// A text whose lines may end where a name has parts: "model.layers.26.mlp", "aten::new_zeros".
+// A text that may break between the parts of a name: "model.layers.26.mlp", "aten::new_zeros".
 function breakable(text) {
   return text.split(/(?<=[.:/_+-])(?=\w)/).flatMap((part, at) => (at ? [document.createElement("wbr"), part] : [part]));
 }

@@ -4,11 +4,11 @@ const encode = (text) => new TextEncoder().encode(text);
 // A slice as npu-profiler writes it. Others are read by JSON.parse, ten times as slowly.
 const PLAIN = ['{"ph":"X","cat":"', '","name":"', '","pid":', ',"tid":', ',"ts":', ',"dur":'].map(encode);
 const QUOTE = 34, ESCAPE = 92, OPEN = 123, CLOSE = 125, POINT = 46, ZERO = 48, END_OF_LIST = 93;
-// What torch's profiler calls the device's events.
+// Names of the device's events in torch's profiler.
 const KINDS = { kernel: "program", gpu_memcpy: "copy" };
 const LAUNCHES = new Set(["launch", "ac2g"]);
 
-// Words by number: a trace has many events and few names.
+// Words by index: a trace has many events and few names.
 class Words {
   constructor(bytes) {
     this.bytes = bytes;
@@ -41,7 +41,7 @@ class Words {
   }
 }
 
-// Where an object ends; -1 if the file ends before it does.
+// The end of an object; -1 if the file ends before it.
 function objectEnd(bytes, at, depth = 0) {
   let isText = false;
   for (; at < bytes.length; at++) {
@@ -93,7 +93,7 @@ class TraceReader {
     }
   }
 
-  // Reads a slice that is written as PLAIN says; returns false, and moves nowhere, at any other event.
+  // Reads a slice in the form of PLAIN; returns false, without moving, at any other event.
   readPlain() {
     const bytes = this.bytes, values = [0, 0, 0, 0, 0, 0];
     let at = this.at;
@@ -241,7 +241,7 @@ function finishCurve(curve, first) {
 const whole = (value) => (Number.isInteger(value) ? value : 0);
 const nanoseconds = (microseconds) => (typeof microseconds === "number" ? Math.round(microseconds * 1000) : 0);
 
-// An event with its details, which are read when someone asks for them.
+// An event with its details, which are read on request.
 function parseEvent(bytes, at) {
   return JSON.parse(new TextDecoder().decode(bytes.subarray(at, objectEnd(bytes, at))));
 }
@@ -251,7 +251,7 @@ function kindOf(trace, level, at) {
   return KINDS[kind] || kind;
 }
 
-// When the first op or program began; the page opens there.
+// The start of the first op or program; the page opens there.
 function firstOp(trace) {
   const wanted = trace.words.map((word) => word === "cpu_op" || word === "program" || word in KINDS);
   let first = trace.end;

@@ -15,7 +15,7 @@ function findMatches(trace, query) {
   return { query, count, byLevel };
 }
 
-// The match after a slice, or before it, in the order of time, then of rows; around the end to the other.
+// The match after or before a slice, by time, then by row; wraps around at the ends.
 function nextMatch(trace, matches, picked, direction) {
   const places = [];
   trace.rows.forEach((row) => row.levels.forEach((level, depth) => places.push({ row, level, depth })));
@@ -31,7 +31,7 @@ function nextMatch(trace, matches, picked, direction) {
       return { row, level, depth, at: found[index], place, time: level.starts[found[index]] };
     };
     const isBetter = (one, other) => one && (!other || (direction > 0 ? isLater(other, one) : isLater(one, other)));
-    // Of matches at the same moment those of later rows come later.
+    // Matches at the same moment are ordered by row.
     let low = 0, high = found.length;
     while (low < high) {
       const middle = (low + high) >> 1, start = level.starts[found[middle]];

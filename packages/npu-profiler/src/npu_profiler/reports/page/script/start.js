@@ -1,4 +1,4 @@
-// From the bytes of the trace, which are in the page or at the server, to the page that shows them.
+// Starts the page from the bytes of the trace, which are in the page or at the server.
 
 const say = (text) => { byId("state").textContent = text; };
 

@@ -1,6 +1,6 @@
-// What ran in a range of time, summed by name.
+// Times in a range, summed by name.
 
-// Slices of some rows in a range; of one that reaches beyond it, only the part inside counts.
+// Slices of some rows in a range; only the part inside the range counts.
 function sumRange(trace, rows, from, to) {
   const counts = new Uint32Array(trace.words.length), totals = new Float64Array(trace.words.length);
   for (const row of rows) for (const { starts, ends, names } of row.levels) {

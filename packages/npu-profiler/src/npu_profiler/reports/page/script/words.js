@@ -1,4 +1,4 @@
-// How numbers are written for people.
+// Formats numbers for people.
 
 function formatTime(ns) {
   const size = Math.abs(ns);
