@@ -1,8 +1,8 @@
-"""Classifies pictures with a small convolutional net, compiled for the npu, and prints the time.
+"""Classifies images with a small convolutional net, compiled for the npu, and prints the time.
 
     python examples/slow_layer/classify.py [--variant dense|separable] [--batches 20]
 
-Weights and pictures are random, since only time matters here. The variant `separable` replaces the
+Weights and images are random, since only time matters here. The variant `separable` replaces the
 convolution in the middle by two smaller ones: each channel by itself, then all channels of a pixel.
 """
 

@@ -68,7 +68,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action=_Json,
         metavar="FILE",
-        help="print JSON instead of text; with FILE, whose name ends in .json, write it there too",
+        help="print JSON instead of text; with FILE, a name ending in .json, write it there too",
     )
 
 
