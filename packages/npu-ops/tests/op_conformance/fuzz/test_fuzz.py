@@ -27,7 +27,7 @@ def test_a_sample_of_calls_ends_as_on_the_cpu(forked_children, capsys):
     code = main(["--calls=300", "--seed=0", "--jobs=1"])
     shown = capsys.readouterr()
     assert code == 0, shown.out + shown.err
-    assert "0 to mend" in shown.out
+    assert "0 to fix" in shown.out
 
 
 @settings(max_examples=30, database=None, deadline=None)
