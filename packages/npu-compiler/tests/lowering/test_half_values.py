@@ -52,3 +52,16 @@ def test_float16_overflows_before_it_is_widened(compiled, name):
     with torch.no_grad():
         for x in (torch.ones(4).half(), LARGE):
             torch.testing.assert_close(fast(x), function(x), rtol=2e-3, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
+def test_a_frozen_tensor_overflows_in_a_cast_to_float16(compiled, dtype):
+    numbers = torch.tensor([2**31 - 8, -(2**31), 65519, 65520, 3], dtype=dtype)
+
+    def function(x):
+        return numbers.half(), -numbers.view(5).half() + x
+
+    x = torch.zeros(5).half()
+    with torch.no_grad():
+        found = compiled(function, options={"verify": "off", "target": "openvino"})(x)
+        torch.testing.assert_close(found, function(x), rtol=0, atol=0)
