@@ -125,6 +125,13 @@ def test_quotients_by_denormals_are_not_compared_and_others_are():
     assert "differs by 1" in difference([device], expected, [1e-3], [places])
 
 
+def test_the_truth_of_denormals_is_not_compared():
+    tiny = InputSpec((12,), fill="tiny")
+    graph = RandomGraph((tiny,), (Step("torch.logical_or", (Ref(0), Ref(0))),), (1,))
+    x = graph.values()[0]
+    assert torch.equal(unsettled(graph)[0], (x != 0) & (x.abs() < 1e-38))
+
+
 def test_rows_that_attention_of_numbers_not_finite_makes_by_its_kernel_are_not_compared():
     steps = (Step("F.scaled_dot_product_attention", (Ref(0),) * 3, {"is_causal": True}),)
     for seed in range(3):

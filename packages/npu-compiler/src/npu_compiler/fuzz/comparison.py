@@ -151,7 +151,7 @@ def unsettled_places(
     calls = {step.target for step in graph.steps}
     is_finite = all(bool(value.isfinite().all()) for value in values)
     contexts: list[contextlib.AbstractContextManager[Any]] = []
-    if any(bool(((v != 0) & (v.abs() < _LEAST_NORMAL)).any()) for v in values):
+    if _has_denormals(values):
         contexts.append(_without_denormals())
     if not is_finite and "F.scaled_dot_product_attention" in calls:
         contexts.append(sdpa_kernel(SDPBackend.MATH))
@@ -196,11 +196,17 @@ def _changes(
     if _SUMMING & calls and _has_large(values):
         changes += [_changing(_infinite_beyond), _changing(_bounded)]
         changes.append(_changing(_without_nan, after=_has_large))
+    if _has_denormals(values):  # some kernels do not flush those that they read
+        changes += [_changing(_flushed), _changing(_flushed, after=bool)]
     if "F.interpolate" in calls and any(bool(value.isinf().any()) for value in values):
         changes.append(_changing(_bounded))
     if _CHOOSING & calls:
         changes.append(_changing(_positive_zero, after=bool))
     return changes
+
+
+def _has_denormals(values: Sequence[torch.Tensor]) -> bool:
+    return any(bool(((v != 0) & (v.abs() < _LEAST_NORMAL)).any()) for v in values)
 
 
 def _has_large(values: Sequence[torch.Tensor]) -> bool:
@@ -216,6 +222,10 @@ def _infinite_beyond(value: torch.Tensor) -> torch.Tensor:
 def _bounded(value: torch.Tensor) -> torch.Tensor:
     bound = min(_SQUARED, torch.finfo(value.dtype).max)
     return value.clamp(-bound, bound)
+
+
+def _flushed(value: torch.Tensor) -> torch.Tensor:
+    return torch.where(value.abs() < _LEAST_NORMAL, 0.0, value)
 
 
 def _without_nan(value: torch.Tensor) -> torch.Tensor:
