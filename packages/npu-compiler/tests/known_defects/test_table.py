@@ -292,6 +292,40 @@ def test_a_dynamic_tensor_of_one_channel_is_repeated_in_rank_6(
     np.testing.assert_array_equal(result, np.tile(values, repeats))
 
 
+@pytest.mark.parametrize(
+    "kernel, strides, pads, is_rewritten",
+    [
+        ([1], [2], [1], 1),
+        ([1, 1], [3, 1], [0, 2], 1),
+        ([1, 1], [2, 3], [1, 1], 1),
+        ([1, 1], [2, 2], [0, 0], 0),
+        ([1, 1], [1, 1], [1, 1], 0),
+        ([1, 3], [2, 2], [1, 1], 0),
+    ],
+)
+def test_a_stride_of_one_pixel_skips_after_padding(
+    kernel: list[int], strides: list[int], pads: list[int], is_rewritten: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    image, weight = (
+        torch.randn(2, 3, *sizes, generator=generator) for sizes in ([5] * len(kernel), kernel)
+    )
+    given = ops.parameter(ov.PartialShape([-1, *image.shape[1:]]), np.float32)
+    weights = ops.constant(weight.numpy())
+    ones = [1] * len(kernel)
+    model = ov.Model(
+        [ops.convolution(ops.relu(given), weights, strides, pads, pads, ones)], [given]
+    )
+    avoid_defects(model, device="CPU")
+    avoid_defects(model, device="CPU")
+    assert _count(model, "Slice") == is_rewritten
+    convolve = torch.nn.functional.conv1d if len(kernel) == 1 else torch.nn.functional.conv2d
+    expected = convolve(image.relu(), weight, stride=strides, padding=pads)
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    result = ov.compile_model(model, "CPU", options)([image.numpy()])[0]
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["elu", "log_softmax", "mvn", "normalize_l2"])
 @pytest.mark.parametrize("dtype", [ov.Type.f32, ov.Type.bf16])
 def test_values_of_constants_stay_at_later_runs(kind: str, dtype: ov.Type) -> None:

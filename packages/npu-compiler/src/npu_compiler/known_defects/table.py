@@ -18,6 +18,7 @@ from npu_compiler.known_defects import (
     constant_beyond_float16,
     constant_of_higher_rank,
     reduction_of_unsqueezed,
+    stride_of_one_pixel,
     tile_of_one_channel,
     weight_and_its_transpose,
 )
@@ -41,6 +42,7 @@ KNOWN_DEFECTS: tuple[KnownDefect, ...] = (
     constant_of_higher_rank.DEFECT,
     absolute_of_computed_constant.DEFECT,
     reduction_of_unsqueezed.DEFECT,
+    stride_of_one_pixel.DEFECT,
     tile_of_one_channel.DEFECT,
     weight_and_its_transpose.DEFECT,
 )
