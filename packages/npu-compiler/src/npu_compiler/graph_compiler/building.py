@@ -22,6 +22,7 @@ from npu_compiler.graph_compiler.failures import report_failure
 from npu_compiler.graph_compiler.records import ProgramRecord, compression_report, show_model
 from npu_compiler.graph_compiler.targets import ProgramContent, is_for_npu, program_content
 from npu_compiler.lowering import LoweredModel, is_foreign, lower
+from npu_compiler.lowering.transposes import sink_transposes
 from npu_compiler.options import CompilerConfig
 from npu_compiler.programs import ProgramCache, compile_options, load_tolerant
 from npu_compiler.programs.execution import KernelCall, ProgramCall, plain_call
@@ -369,7 +370,7 @@ class _Building:
     def _lower(self) -> LoweredModel:
         module = self._piece.module
         try:
-            return lower(
+            lowered = lower(
                 module,
                 constants=self._constants,
                 input_orders=self.input_orders,
@@ -382,6 +383,8 @@ class _Building:
                 rounds_casts=self._options.get("INFERENCE_PRECISION_HINT") == "f32",
                 disabled_passes=self._config.disabled_passes,
             )
+            sink_transposes(lowered.model)
+            return lowered
         except LoweringError as error:
             if not error.node_name:
                 raise

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 import npu_runtime
+from npu_compiler.graph.channels_last import VARYING_IMAGE
 from npu_compiler.graph.nodes import is_effectful, is_mutation, op_name
 from npu_compiler.graph.origins import is_kept_float32
 from npu_compiler.lowering import find_converter, missing_converter
@@ -56,6 +57,8 @@ def refusal(node: fx.Node, config: CompilerConfig, *, with_frontend: bool = Fals
         return INPUT_WRITE if _writes_input(node) else _other_write(node, config)
     if config.is_for_vendor:
         return _vendor_refusal(node, str(config.target))
+    if VARYING_IMAGE in node.meta:
+        return HOST_IS_BETTER
     row = find_converter(node.target)
     if row is None:
         if is_effectful(node):

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-__all__ = ["LEAST_CHANNELS", "host_form"]
+from npu_compiler.graph.channels_last import LEAST_CHANNELS
+
+__all__ = ["host_form"]
 
 aten = torch.ops.aten
-LEAST_CHANNELS = 8  # fewer channels are slower in channels_last
 
 
 def host_form(target: Any) -> Any:

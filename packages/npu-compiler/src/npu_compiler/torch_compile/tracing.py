@@ -14,6 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from npu_compiler.graph.channels_last import spread_channels_last
 from npu_compiler.graph.op_forms import decompositions, keep_attention_whole
 from npu_compiler.graph.origins import (
     keep_name,
@@ -24,6 +25,7 @@ from npu_compiler.graph.origins import (
 from npu_compiler.graph.whole_resizing import resizing_kept_whole
 from npu_compiler.graph_compiler.compiled_graph import CompiledGraph
 from npu_compiler.graph_compiler.failures import is_failure, report_failure
+from npu_compiler.lowering.capability import takes_from_host
 from npu_compiler.option_names import check_modules
 from npu_compiler.options import AUTO, CompilerConfig
 from npu_compiler.programs.execution import run_shortcut
@@ -136,11 +138,16 @@ def _trace_by_autograd(
 
         return compile_or_run
 
+    def partition(joint: fx.GraphModule, *given: Any, **options: Any) -> Any:
+        if not takes_from_host(config):
+            spread_channels_last(joint.graph)
+        return min_cut_rematerialization_partition(joint, *given, **options)
+
     capture = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )

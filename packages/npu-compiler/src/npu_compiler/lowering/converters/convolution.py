@@ -12,6 +12,7 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
+from npu_compiler.graph.nodes import axis_order
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.registry import converter
 
@@ -283,6 +284,13 @@ def _of_weight(
     if any(step > 1 for step in strides):
         value = _cut(ctx, value, sizes, strides)
     count = math.prod(places)
+    if axis_order(ctx.meta(grad_output)) == (0, 2, 3, 1):
+        rows = [
+            ctx.reshape(ctx.transpose(one, [0, 2, 3, 1]), [batch * count, width])
+            for one, width in ((ctx.get(grad_output), filters), (value, channels))
+        ]
+        total = ops.matmul(*rows, True, False).output(0)
+        return ctx.reshape(total, _known(ctx, weight))
     left = ctx.reshape(ctx.get(grad_output), [batch, filters, count])
     right = ctx.reshape(value, [batch, channels, count])
     if filters * channels > 2 * (filters + channels) * count:

@@ -14,11 +14,11 @@ import openvino.opset15 as ops
 import torch
 from torch import fx
 
+from npu_compiler.graph.channels_last import LEAST_CHANNELS
 from npu_compiler.graph.nodes import is_static
 from npu_compiler.lowering import nan
 from npu_compiler.lowering.context import Context
 from npu_compiler.lowering.converters.convolution import spread
-from npu_compiler.lowering.host_forms import LEAST_CHANNELS
 from npu_compiler.lowering.registry import converter
 
 # Views are in views.py.
