@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 from npu_compiler.graph_compiler.records import collecting, compile_statistics
 from npu_compiler.programs import ProgramCache
 from npu_compiler.torch_compile.graph_cache import GraphStore, RecalledGraph
+from npu_runtime import ProgramError
 
 
 @pytest.fixture
@@ -56,6 +58,36 @@ def test_a_known_graph_compiles_nothing(again):
     after = compile_statistics()
     assert after.programs - before.programs == 1
     assert after.compiled == before.compiled
+
+
+def test_its_program_is_loaded_on_another_thread(again, monkeypatch):
+    again(net(), X)
+    threads: list[threading.Thread] = []
+    find = ProgramCache.find
+
+    def watched(*args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread())
+        return find(*args, **options)
+
+    monkeypatch.setattr(ProgramCache, "find", watched)
+    assert again(net(), X)
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_program_that_cannot_be_loaded_is_compiled(again, monkeypatch, is_refused):
+    again(net(), X)
+
+    def find(*_: Any, **__: Any) -> None:
+        if is_refused:
+            raise ProgramError("refused", code="program-compile")
+
+    monkeypatch.setattr(ProgramCache, "find", find)
+    with collecting() as records:
+        assert again(net(), X)
+    assert len(records) == 1
+    assert records[0].lowered_count == records[0].node_count
 
 
 def test_its_record_is_the_first_ones(again):

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import EllipsisType
@@ -23,6 +24,7 @@ from torch import fx
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from npu_command.interpreter import switching_often
 from npu_command.whole_files import write_json
 from npu_compiler.config import read_settings
 from npu_compiler.errors import IndexRangeError
@@ -44,7 +46,7 @@ from npu_compiler.tuning.run import current_run
 from npu_compiler.verification.input_classes import InputClasses
 from npu_compiler.verification.result import Verdict
 from npu_runtime import FrozenTensors, ProgramError, layer_recording, observe
-from npu_runtime.npu import is_current_stream_capturing
+from npu_runtime.npu import current_device, is_current_stream_capturing, set_device
 from npu_runtime.npu.graphs import outside_capture
 
 if TYPE_CHECKING:
@@ -260,7 +262,7 @@ class RecalledGraph:
 
     def __init__(
         self,
-        call: ProgramCall | KernelCall,
+        call: Future[ProgramCall | None] | KernelCall,
         *,
         inputs: Sequence[int],
         outputs: Sequence[int],
@@ -268,18 +270,20 @@ class RecalledGraph:
         trace: Callable[[Sequence[Any]], Callable[..., Any]],
         classes: InputClasses | None,
     ) -> None:
-        """Takes a loaded program.
+        """Takes a kernel program, or the result of _loaded_ahead.
 
-        It takes the graph's inputs at these positions; its weights are `frozen`; `outputs` are the
-        positions of the graph's results; `trace` compiles in full, also for inputs of new
+        The program takes the graph's inputs at these positions; its weights are `frozen`; `outputs`
+        are the positions of the graph's results; `trace` compiles in full, also for inputs of new
         `classes`.
         """
-        self._run = call.direct(inputs, outputs)
         self._is_host_code = isinstance(call, KernelCall)
         self._shortcut: Callable[[tuple[Any, ...]], Any] | None = None
         if isinstance(call, KernelCall):
+            self._run = call.direct(inputs, outputs)
             is_current = None if frozen is None else frozen.is_current
             self._shortcut = call.shortcut(inputs, outputs, is_current)
+        else:
+            self._run = self._first_run(call, inputs, outputs)
         self._frozen = frozen
         self._trace = trace
         self._classes = classes
@@ -318,6 +322,20 @@ class RecalledGraph:
                 if NARROW not in str(error):
                     raise
         return self._full(inputs)(*inputs)
+
+    def _first_run(
+        self, loading: Future[ProgramCall | None], inputs: Sequence[int], outputs: Sequence[int]
+    ) -> Callable[..., Any]:
+        """Returns a function that waits for the program, and compiles in full if there is none."""
+
+        def run(*arguments: Any) -> Any:
+            call = loading.result()
+            if call is None:
+                return self._full(arguments)(*arguments)
+            self._run = call.direct(inputs, outputs)
+            return self._run(*arguments)
+
+        return run
 
     def _is_usable(self, inputs: Sequence[Any]) -> bool:
         if self._traced is not None or (self._is_host_code and is_current_stream_capturing()):
@@ -410,7 +428,6 @@ class GraphMemory:
         call = find(record, told, content, weights)
         if call is None:
             return None
-        publish(told)
         return RecalledGraph(
             call,
             inputs=record["inputs"],
@@ -433,28 +450,33 @@ class GraphMemory:
         told: GraphRecord,
         content: ProgramContent,
         weights: Mapping[str, torch.Tensor],
-    ) -> ProgramCall | None:
-        """Returns the call of a device program, if it is cached and verified."""
+    ) -> Future[ProgramCall | None] | None:
+        """Returns the call of a device program, if it is verified. A thread loads it."""
         options = {**compile_options(told.programs[0].precision), **record["device_options"]}
         cache = ProgramCache(self._config.cache_dir)
         key = content.key(weights, options=options)
         if not self._is_right(cache, key):
             return None
-        try:
-            program = cache.find(key, name=told.name, options=options)
-        except ProgramError as failure:
-            _logger.warning("graph store: the program of a graph cannot be loaded (%s)", failure)
-            return None
-        if program is None:
-            return None
-        call = ProgramCall(
-            program,
-            input_orders=[_order(order) for order in record["input_orders"]],
-            output_orders=[_order(order) for order in record["output_orders"]],
-            home=record["home"],
-        )
-        check_indices(program, record["index_checks"])
-        return call
+        input_orders = [_order(order) for order in record["input_orders"]]
+        output_orders = [_order(order) for order in record["output_orders"]]
+        home, index_checks = record["home"], record["index_checks"]
+
+        def load() -> ProgramCall | None:
+            try:
+                program = cache.find(key, name=told.name, options=options)
+            except ProgramError as failure:
+                _logger.warning("graph store: a program cannot be loaded (%s)", failure)
+                return None
+            if program is None:
+                return None
+            call = ProgramCall(
+                program, input_orders=input_orders, output_orders=output_orders, home=home
+            )
+            check_indices(program, index_checks)
+            publish(told)
+            return call
+
+        return _loaded_ahead(load)
 
     def _kernels(
         self,
@@ -470,7 +492,9 @@ class GraphMemory:
         if found is None:
             return None
         names = [str(place) for place in record["inputs"]]
-        return KernelCall(*found, input_names=names, name=told.name)
+        call = KernelCall(*found, input_names=names, name=told.name)
+        publish(told)
+        return call
 
     def _is_right(self, cache: ProgramCache, key: str) -> bool:
         """Whether a program is verified, or verification is off."""
@@ -542,6 +566,21 @@ class GraphMemory:
                 "graph": asdict(record),
             },
         )
+
+
+def _loaded_ahead(load: Callable[[], ProgramCall | None]) -> Future[ProgramCall | None]:
+    """Calls a function on another thread, while Dynamo builds its guards."""
+    device_index = current_device()
+
+    def work() -> ProgramCall | None:
+        with switching_often():
+            set_device(device_index)  # of this thread
+            return load()
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="npu-load")
+    loading = pool.submit(work)
+    pool.shutdown(wait=False)
+    return loading
 
 
 def _tuples(content: Mapping[str, Any]) -> dict[str, Any]:
