@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -81,7 +81,7 @@ class _Spreading:
 
     def _start(self, node: fx.Node) -> None:
         """Copies the image of a convolution, once also for its gradient."""
-        image = node.args[0]
+        image = cast(fx.Node, node.args[0])
         copy = add_call(
             self._graph, node, aten.clone.default, (image,), origin=node,
             memory_format=torch.channels_last,
@@ -98,8 +98,9 @@ class _Spreading:
             self._restore_arguments(node)
             return
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+        target: Any = node.target
         try:
-            self._set(node, node.target(*args, **kwargs))
+            self._set(node, target(*args, **kwargs))
         except (RuntimeError, ValueError):  # a view that needs the former strides
             self._restore_arguments(node)
 
