@@ -75,13 +75,15 @@ def test_its_program_is_loaded_on_another_thread(again, monkeypatch):
     assert threads[0] is not threading.current_thread()
 
 
-@pytest.mark.parametrize("is_refused", [True, False])
-def test_a_program_that_cannot_be_loaded_is_compiled(again, monkeypatch, is_refused):
+@pytest.mark.parametrize(
+    "failure", [ProgramError("refused", code="program-compile"), KeyError("port"), None]
+)
+def test_a_program_that_cannot_be_loaded_is_compiled(again, monkeypatch, failure):
     again(net(), X)
 
     def find(*_: Any, **__: Any) -> None:
-        if is_refused:
-            raise ProgramError("refused", code="program-compile")
+        if failure is not None:
+            raise failure
 
     monkeypatch.setattr(ProgramCache, "find", find)
     with collecting() as records:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 __all__ = ["GraphMemory", "GraphStore", "RecalledGraph", "graph_identity"]
 
 _logger = logging.getLogger(__name__)
+# Raised by reading a record that another version or program wrote.
+_OTHER_FORM = (KeyError, TypeError, ValueError, IndexError)
 
 _MOST = 2000
 
@@ -402,7 +404,7 @@ class GraphMemory:
                 if is_tuned and record["tuning"][1] is None:
                     return None
                 return self._recalled(record, trace)
-            except (KeyError, TypeError, ValueError, IndexError) as failure:
+            except _OTHER_FORM as failure:
                 _logger.warning(
                     "graph store: record %s is of another form (%s)", self._key, failure
                 )
@@ -464,15 +466,15 @@ class GraphMemory:
         def load() -> ProgramCall | None:
             try:
                 program = cache.find(key, name=told.name, options=options)
-            except ProgramError as failure:
+                if program is None:
+                    return None
+                call = ProgramCall(
+                    program, input_orders=input_orders, output_orders=output_orders, home=home
+                )
+                check_indices(program, index_checks)
+            except (ProgramError, *_OTHER_FORM) as failure:
                 _logger.warning("graph store: a program cannot be loaded (%s)", failure)
                 return None
-            if program is None:
-                return None
-            call = ProgramCall(
-                program, input_orders=input_orders, output_orders=output_orders, home=home
-            )
-            check_indices(program, index_checks)
             publish(told)
             return call
 
