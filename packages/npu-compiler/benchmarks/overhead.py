@@ -9,8 +9,8 @@ The model is a chain of small linear layers with 2 to 200 weights, so that infer
 backend's callable for dynamo, which checks weights, binds inputs and creates results. "eager" is
 the module without compilation, and "model" is
 the call of the compiled module. "dynamo" is the same call with a backend that returns a ready
-result: the cost of torch's guards. Calls alternate in blocks; a figure is the median of the blocks,
-in microseconds.
+result: the cost of torch's guards and of the code before a graph, which npu shortens. Calls
+alternate in blocks; a figure is the median of the blocks, in microseconds.
 """
 
 from __future__ import annotations
