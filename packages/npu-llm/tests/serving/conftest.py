@@ -83,10 +83,18 @@ class Served:
         self.port = port
         self.url = f"{scheme}://127.0.0.1:{port}"
         self._server = server
+        self._clients = []
 
     def client(self, **options):
         options = {"api_key": "none", "max_retries": 0, "timeout": 60} | options
-        return openai.OpenAI(base_url=f"{self.url}/v1", **options)
+        made = openai.OpenAI(base_url=f"{self.url}/v1", **options)
+        self._clients.append(made)
+        return made
+
+    def close_clients(self):
+        """Closes their sockets, which the garbage collector would report later."""
+        for made in self._clients:
+            made.close()
 
     def model(self, name="plain"):
         return self.registry.loaded[name]
@@ -115,9 +123,11 @@ def serving(loaders, **settings):
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
+    served = Served(server, registry, port, "http" if chosen.tls_cert is None else "https")
     try:
-        yield Served(server, registry, port, "http" if chosen.tls_cert is None else "https")
+        yield served
     finally:
+        served.close_clients()
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
