@@ -1,4 +1,4 @@
-"""What npu changes about dynamo's compilations and about the code before a call."""
+"""Changes of npu to dynamo's compilations and to the code before a call."""
 
 from __future__ import annotations
 
