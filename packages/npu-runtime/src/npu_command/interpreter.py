@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["collector_paused", "switching_often"]
+__all__ = ["collector_paused", "freeze_objects", "switching_often"]
 
 # Python's 5 ms are otherwise waited after each native call, of which a model has hundreds.
 _SWITCH_S = 1e-4
@@ -81,6 +81,16 @@ def collector_paused() -> contextlib.AbstractContextManager[None]:
     the full collections that they cause takes up to 0.3 s.
     """
     return _COLLECTOR.held()
+
+
+def freeze_objects() -> None:
+    """Hides all objects from the garbage collector after a last collection.
+
+    Traversing the objects of a loaded model takes up to 0.3 s, in which no thread can run.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def switching_often() -> contextlib.AbstractContextManager[None]:

@@ -16,11 +16,12 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from npu_command.interpreter import freeze_objects
 from npu_llm.errors import ServerError
 from npu_llm.serving.http.app import make_app
 from npu_llm.serving.http.middleware import LOG, JsonLines, Traces
 from npu_llm.serving.http.settings import Settings
-from npu_llm.serving.models.registry import ModelRegistry, freeze_objects
+from npu_llm.serving.models.registry import ModelRegistry
 
 __all__ = ["Server", "protocol_with_header_timeout", "run"]
 

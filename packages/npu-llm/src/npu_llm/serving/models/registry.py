@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,13 +10,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
+from npu_command.interpreter import freeze_objects
 from npu_llm.errors import ModelError, ServerError
 from npu_llm.gguf.task import find_gguf_task
 from npu_llm.models.entry import MANIFEST
 from npu_llm.serving.models.served_model import ServedModel
 from npu_llm.serving.models.task_models import ServedEncoder, ServedReranker, ServedSpeech
 
-__all__ = ["CLASSES", "Kind", "ModelRegistry", "Served", "freeze_objects", "kind_of"]
+__all__ = ["CLASSES", "Kind", "ModelRegistry", "Served", "kind_of"]
 
 Served = ServedModel | ServedEncoder | ServedReranker | ServedSpeech
 _Kind = TypeVar("_Kind", ServedModel, ServedEncoder, ServedReranker, ServedSpeech)
@@ -206,16 +206,6 @@ class ModelRegistry:
         await asyncio.to_thread(served.close)
         del served
         await asyncio.to_thread(freeze_objects)
-
-
-def freeze_objects() -> None:
-    """Hides all objects from the garbage collector after a last collection.
-
-    Traversing the objects of a loaded model takes up to 0.3 s, in which no thread can run.
-    """
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 _TASKS: dict[str, Kind] = {
